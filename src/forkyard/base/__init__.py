@@ -1,0 +1,1 @@
+"""Technical parts that know no word of the domain: processes, durable files, clocks, logs."""

@@ -1,0 +1,132 @@
+"""Where the state lies on disk, and what the environment says; the only reader of os.environ.
+
+On-disk format (version 1), all below the state directory, mode 0700::
+
+    format                        the version, one line
+    state.db                      journal and projections (SQLite, WAL)
+    state.lock                    flock of the one server
+    run/api.sock                  HTTP API          run/fleet.sock   fork-server
+    server.log
+    layers/<layer id>/            one tree from / (storage-range owned), read-only once named
+    workspaces/<workspace id>/    disk/{upper,work}, sandbox/ (spec, socket, records), execs/<exec id>/
+    objects/                      bare git store of candidate trees; no sandbox ever sees it
+    blobs/<2>/<sha256>            held-out files, patches, manifests, logs
+    runs/<run id>/<attempt id>/   patch, manifest, check logs and reports
+    trash/                        renamed here first, removed afterwards
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkyard.model.ids import AttemptId, ExecId, LayerId, RunId, WorkspaceId
+
+FORMAT_VERSION = 1
+
+
+def state_directory() -> Path:
+    """Give FORKYARD_HOME, or /var/lib/forkyard for root, or the XDG state directory."""
+    named = os.environ.get("FORKYARD_HOME")
+    if named:
+        return Path(named).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/forkyard")
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "forkyard"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Every path below one state directory."""
+
+    home: Path
+
+    @property
+    def database(self) -> Path:
+        """Journal and projections."""
+        return self.home / "state.db"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one server."""
+        return self.home / "state.lock"
+
+    @property
+    def run(self) -> Path:
+        """Sockets of the server and the fork-server."""
+        return self.home / "run"
+
+    @property
+    def api_socket(self) -> Path:
+        """The HTTP API."""
+        return self.run / "api.sock"
+
+    @property
+    def fleet_socket(self) -> Path:
+        """The fork-server."""
+        return self.run / "fleet.sock"
+
+    @property
+    def server_log(self) -> Path:
+        """What the server prints."""
+        return self.home / "server.log"
+
+    @property
+    def layers(self) -> Path:
+        """All layers."""
+        return self.home / "layers"
+
+    def layer(self, layer: LayerId) -> Path:
+        """One layer's tree."""
+        return self.layers / layer
+
+    @property
+    def workspaces(self) -> Path:
+        """All workspaces."""
+        return self.home / "workspaces"
+
+    def workspace(self, workspace: WorkspaceId) -> Path:
+        """Everything of one workspace."""
+        return self.workspaces / workspace
+
+    def disk(self, workspace: WorkspaceId) -> Path:
+        """Holds `upper` and `work` of the workspace's overlay."""
+        return self.workspace(workspace) / "disk"
+
+    def upper(self, workspace: WorkspaceId) -> Path:
+        """What the workspace wrote."""
+        return self.disk(workspace) / "upper"
+
+    def sandbox(self, workspace: WorkspaceId) -> Path:
+        """The shim's folder: spec, socket, status."""
+        return self.workspace(workspace) / "sandbox"
+
+    def exec(self, workspace: WorkspaceId, exec_id: ExecId) -> Path:
+        """One exec's folder: spec, stdout, stderr, exit record."""
+        return self.workspace(workspace) / "execs" / exec_id
+
+    @property
+    def objects(self) -> Path:
+        """The bare git store."""
+        return self.home / "objects"
+
+    @property
+    def blobs(self) -> Path:
+        """Content-addressed files."""
+        return self.home / "blobs"
+
+    @property
+    def runs(self) -> Path:
+        """Results of all runs."""
+        return self.home / "runs"
+
+    def attempt(self, run: RunId, attempt: AttemptId) -> Path:
+        """Results of one attempt."""
+        return self.runs / run / attempt
+
+    @property
+    def trash(self) -> Path:
+        """What is being removed."""
+        return self.home / "trash"

@@ -1,0 +1,32 @@
+"""Journal events: each states the new value of one entity, and why it has it now.
+
+The journal is append-only; the newest event of an entity is its state. So a projection is a
+fold that any reader can redo, and an event never needs a migration of meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forkyard.model.application import Application
+from forkyard.model.candidate import Candidate
+from forkyard.model.execution import Exec
+from forkyard.model.run import Attempt, Run
+from forkyard.model.verdict import Evaluation
+from forkyard.model.workspace import Snapshot, Template, Workspace
+
+Entity = Template | Snapshot | Workspace | Exec | Run | Attempt | Candidate | Evaluation | Application
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One entry of the journal."""
+
+    sequence: int
+    at: str
+    """Wall time, for people; order is by sequence only."""
+    entity_kind: str
+    """Lower-case class name of the entity."""
+    entity: Entity
+    note: str = ""
+    """What happened, in a few words."""

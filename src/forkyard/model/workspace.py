@@ -1,0 +1,207 @@
+"""Templates, snapshots and workspaces as values, with the states they may be in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from forkyard.model.ids import LayerId, SnapshotId, TemplateId, WorkspaceId
+
+WORKSPACE_ROOT = "/workspace"
+REPOSITORY = "/workspace/repo"
+USER_NAME = "workspace"
+USER_ID = 1000
+USER_HOME = "/home/workspace"
+
+RANGE_SIZE = 65536
+STORAGE_FIRST_ID = 0x7000_0000
+"""Every layer and upper directory on disk belongs to this one range, whoever wrote it; it lies
+above the ranges that systemd and subordinate-id tools hand out."""
+STORAGE_USER_ID = STORAGE_FIRST_ID + USER_ID
+FIRST_SLOT_ID = STORAGE_FIRST_ID + RANGE_SIZE
+"""Running workspaces get the private ranges above it, one slot each."""
+SLOTS = 4000
+
+
+class NetworkPolicy(StrEnum):
+    """What a sandbox can reach; everything starts from an empty network namespace."""
+
+    NONE = "none"
+    OPEN = "open"
+    """The internet, but neither this host nor private, link-local or metadata addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Hard limits of one running workspace. None means no limit of ours."""
+
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = 4 * 1024**3
+    processes: int | None = 512
+    disk_bytes: int | None = None
+    output_bytes: int = 256 * 1024**2
+    """Per exec and stream; what a command prints past this is counted and dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlyMount:
+    """A host folder shown read-only at the same path, such as a toolchain in the user's home."""
+
+    source: str
+    target: str
+    reason: str
+    """Which file of the repository asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedBase:
+    """What a snapshot's repository really held, independent of its (untrusted) .git."""
+
+    repository: str
+    """Absolute path inside the workspace."""
+    commit: str | None
+    """The base commit, or None where HEAD could not be read and checked as text."""
+    tree: str
+    """Git tree id of the files as they were, uncommitted work included, .git excluded."""
+    branch: str | None = None
+    uncommitted: bool = False
+    """Whether the tree differs from the commit's own."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: why the commit is unknown, what was passed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What every exec of a workspace starts with."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[ReadOnlyMount, ...] = ()
+    repository_source: str | None = None
+    """The repository's absolute path on the host, where it also appears inside."""
+    host_packages: str | None = None
+    """Digest of the host's package state at build time (image `host`)."""
+
+
+class OnFailure(StrEnum):
+    """What a failing template task does to the build (the first seed's words)."""
+
+    ABORT = "ON_FAILURE_ABORT"
+    CONTINUE = "ON_FAILURE_CONTINUE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateTask:
+    """One ON_CREATE command of a template build."""
+
+    name: str
+    run: str
+    working_directory: str = WORKSPACE_ROOT
+    on_failure: OnFailure = OnFailure.ABORT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositorySource:
+    """Where a template's repository comes from: exactly one of path and url."""
+
+    path: str | None = None
+    include_uncommitted: bool = False
+    """With path: take the working tree as it lies (untracked and ignored files too)."""
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateSpec:
+    """A recipe whose build yields a snapshot."""
+
+    image: str = "host"
+    repository: RepositorySource | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    tasks: tuple[TemplateTask, ...] = ()
+    limits: Limits = Limits()
+
+
+class TemplateState(StrEnum):
+    """Where a template is between its file and its snapshot."""
+
+    APPLIED = "applied"
+    BUILDING = "building"
+    READY = "ready"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A named recipe and the snapshot its last good build made."""
+
+    id: TemplateId
+    name: str
+    spec: TemplateSpec
+    state: TemplateState
+    created_at: str
+    snapshot: SnapshotId | None = None
+    trouble: str | None = None
+
+
+class SnapshotState(StrEnum):
+    """A snapshot may be forked only when ready."""
+
+    PENDING = "pending"
+    READY = "ready"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Immutable state of a workspace's files: ordered layers and the recorded base."""
+
+    id: SnapshotId
+    name: str
+    state: SnapshotState
+    created_at: str
+    layers: tuple[LayerId, ...] = ()
+    """Topmost first, as overlayfs lists them."""
+    base: RecordedBase | None = None
+    environment: Environment = Environment()
+    limits: Limits = Limits()
+    workspace: WorkspaceId | None = None
+    """The workspace it was taken from."""
+    sealed_of: SnapshotId | None = None
+    """Set on the derived snapshot whose history ends at the base commit."""
+    trouble: str | None = None
+
+
+class WorkspaceState(StrEnum):
+    """States of a workspace; `starting` and `stopping` own a sandbox or may."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """One mutable, isolated copy forked from a snapshot."""
+
+    id: WorkspaceId
+    snapshot: SnapshotId
+    layers: tuple[LayerId, ...]
+    environment: Environment
+    limits: Limits
+    state: WorkspaceState
+    created_at: str
+    display_name: str = ""
+    ephemeral: bool = False
+    """Deleted when its owner goes: its attempt, or the client that made it."""
+    network: NetworkPolicy = NetworkPolicy.NONE
+    slot: int = 0
+    """Index of its private id range on this machine."""
+    epoch: int = 0
+    """Counts sandboxes: each start is a new one, and an old one can never answer for it."""
+    trouble: str | None = None
+    owner: str | None = None
+    """The attempt or evaluation it serves; None for a person's own."""

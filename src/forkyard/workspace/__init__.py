@@ -1,0 +1,1 @@
+"""Storage and isolation: layers, snapshots, workspaces, templates, and where sandboxes run."""

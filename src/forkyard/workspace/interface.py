@@ -1,0 +1,94 @@
+"""The contract between those who want commands run and whatever isolates them.
+
+A fleet says where sandboxes run. It owns no truth: the journal says what is wanted, the fleet
+reports what is. Rules for every implementation and its fake:
+
+- `start` and `exec` are idempotent by (workspace, epoch) and by exec id: asking again attaches
+  to what is there and never starts a second one.
+- A command that fails is a result; an exception means the command did not run because of us.
+- Cancelling a call leaves what it waited for running; only `kill_exec` and `stop` end things.
+- After `stop` returns, no process, mount, cgroup or socket of that sandbox is left, and the
+  workspace's upper directory no longer changes.
+- Whoever calls has journalled the names of everything that will exist before it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from forkyard.model.execution import ExecResult, ExecSpec
+from forkyard.model.ids import ExecId, LayerId, WorkspaceId
+from forkyard.model.workspace import Environment, Limits, NetworkPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """Everything a fleet needs to run one workspace."""
+
+    workspace: WorkspaceId
+    epoch: int
+    layers: tuple[LayerId, ...]
+    """Topmost first."""
+    slot: int
+    environment: Environment
+    limits: Limits
+    network: NetworkPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSandbox:
+    """One sandbox that a fleet has, as found on the machine."""
+
+    workspace: WorkspaceId
+    epoch: int
+    execs: tuple[ExecId, ...] = ()
+    """Execs still running in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """What is in force on this machine, for `doctor` and for manifests."""
+
+    runtime: str | None
+    """Such as `crun 1.8.1`; None where no container could really be started."""
+    storage_mode: str
+    protections: dict[str, str] = field(default_factory=dict)
+    """Name -> what is in force, such as `memory limit: cgroup v1`."""
+    problems: tuple[str, ...] = ()
+    """Why nothing can run here, each with what to do; empty where sandboxes work."""
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+    """sha256 of the sandbox configuration, protections included."""
+
+
+class Fleet(Protocol):
+    """Where sandboxes run; see the module for the rules."""
+
+    async def isolation(self) -> Isolation:
+        """Say what isolation is in force, by really starting a container once."""
+        ...
+
+    async def start(self, spec: SandboxSpec) -> None:
+        """Run a workspace's sandbox; returns when commands can be run in it."""
+        ...
+
+    async def exec(self, spec: ExecSpec, *, epoch: int) -> ExecResult:
+        """Run one command and wait for its end, or attach to it if it was started before."""
+        ...
+
+    async def kill_exec(self, workspace: WorkspaceId, exec_id: ExecId, *, epoch: int) -> None:
+        """End one exec and everything it left behind: TERM, grace, KILL. Idempotent."""
+        ...
+
+    async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
+        """End a sandbox and all that is in it. Idempotent, also when it never ran."""
+        ...
+
+    async def running(self) -> tuple[RunningSandbox, ...]:
+        """List the sandboxes that are alive on this machine, whoever started them."""
+        ...
+
+    def recorded_result(self, workspace: WorkspaceId, exec_id: ExecId) -> ExecResult | None:
+        """Read an exec's durable exit record; None while it has none."""
+        ...
