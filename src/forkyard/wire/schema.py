@@ -1,0 +1,291 @@
+"""What server and client say to each other about templates, snapshots, workspaces and execs.
+
+Requests forbid unknown keys: what cannot be honoured is refused, never ignored. Answers ignore
+keys the reader does not know, so that a newer server can still be asked for its version.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from forkyard.model.ids import is_id
+from forkyard.model.workspace import NetworkPolicy
+from forkyard.wire.errors import printable
+
+API_VERSION = 1
+
+INLINE_OUTPUT_BYTES = 1024**2
+"""Output up to this size travels inside the exec's own answer; more is fetched by offset."""
+
+
+def _printable(value: object) -> object:
+    return printable(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_printable)]
+"""Text that may come from an agent: undecodable bytes appear as ``\\xNN``."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""A name that people type and that is safe in paths, URLs and shells."""
+
+
+class RequestModel(BaseModel):
+    """Base of what a client sends."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class AnswerModel(BaseModel):
+    """Base of what the server answers."""
+
+    model_config = ConfigDict(extra="ignore", from_attributes=True)
+
+
+class Nothing(AnswerModel):
+    """The answer of a request that has nothing to say but success."""
+
+
+class VersionInfo(AnswerModel):
+    """Which server answers, and whether it has anything to do."""
+
+    version: str
+    api_version: int
+    pid: int
+    home: str
+    started_at: str
+    active: int = 0
+    """Runs, builds and sandboxes in progress."""
+
+
+class DoctorReport(AnswerModel):
+    """What isolation is in force on this machine."""
+
+    runtime: str | None
+    storage_mode: str
+    protections: dict[str, str] = {}
+    problems: list[Text] = []
+    notes: list[Text] = []
+    digest: str = ""
+    home: str = ""
+    free_bytes: int | None = None
+
+
+class TemplateRequest(RequestModel):
+    """A template file, as text, with the path it was read from (for messages and relative paths)."""
+
+    name: Name
+    text: str
+    file: str
+
+
+class TemplateInfo(AnswerModel):
+    """A named recipe and the snapshot its last good build made."""
+
+    id: str
+    name: str
+    state: str
+    created_at: str
+    snapshot: str | None = None
+    trouble: Text | None = None
+
+
+class SnapshotRequest(RequestModel):
+    """Take a snapshot of a workspace."""
+
+    name: Name
+    workspace: str
+
+
+class BaseInfo(AnswerModel):
+    """What a snapshot's repository really held."""
+
+    repository: str
+    commit: str | None
+    tree: str
+    branch: Text | None = None
+    uncommitted: bool = False
+    notes: list[Text] = []
+
+
+class SnapshotInfo(AnswerModel):
+    """Immutable state of a workspace's files."""
+
+    id: str
+    name: str
+    state: str
+    created_at: str
+    layers: list[str] = []
+    base: BaseInfo | None = None
+    workspace: str | None = None
+    sealed_of: str | None = None
+    trouble: Text | None = None
+
+
+class LimitsRequest(RequestModel):
+    """Hard limits of one workspace; what is absent comes from the snapshot."""
+
+    cpu_millicores: Annotated[int, Field(gt=0)] | None = None
+    memory_bytes: Annotated[int, Field(ge=16 * 1024**2)] | None = None
+    processes: Annotated[int, Field(ge=8)] | None = None
+    disk_bytes: Annotated[int, Field(ge=1024**2)] | None = None
+    output_bytes: Annotated[int, Field(ge=1024)] | None = None
+
+
+class LimitsInfo(AnswerModel):
+    """Hard limits in force; null means no limit of ours."""
+
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    disk_bytes: int | None = None
+    output_bytes: int | None = None
+
+
+class WorkspaceRequest(RequestModel):
+    """Fork a workspace from a snapshot, or from the snapshot of a template's last build."""
+
+    snapshot: str | None = None
+    template: str | None = None
+    display_name: Annotated[str, Field(max_length=200)] = ""
+    ephemeral: bool = False
+    network: NetworkPolicy = NetworkPolicy.NONE
+    limits: LimitsRequest | None = None
+    session: str | None = None
+    """With ephemeral: the client session whose end deletes it."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> WorkspaceRequest:
+        if (self.snapshot is None) == (self.template is None):
+            raise ValueError("needs exactly one of snapshot and template")
+        return self
+
+
+class WorkspaceInfo(AnswerModel):
+    """One mutable, isolated copy of a snapshot."""
+
+    id: str
+    snapshot: str
+    state: str
+    created_at: str
+    display_name: str = ""
+    ephemeral: bool = False
+    network: str = "none"
+    epoch: int = 0
+    owner: str | None = None
+    trouble: Text | None = None
+    limits: LimitsInfo | None = None
+
+
+class ExecRequest(RequestModel):
+    """Run one command; sending the same id again attaches to it and never runs it twice."""
+
+    id: str
+    command: str | None = None
+    """Given to ``/bin/sh -c``."""
+    argv: list[str] | None = None
+    working_directory: str | None = None
+    """Default: the repository, or the workspace root where there is none."""
+    variables: dict[str, str] = {}
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    keep_background: bool = True
+
+    @model_validator(mode="after")
+    def _sound(self) -> ExecRequest:
+        if (self.command is None) == (self.argv is None):
+            raise ValueError("needs exactly one of command and argv")
+        if self.argv is not None and not self.argv:
+            raise ValueError("argv must name a program")
+        if not is_id(self.id) or not self.id.startswith("exec_"):
+            raise ValueError("id must be exec_ and 6 to 32 hexadecimal digits")
+        texts = [self.command or "", self.working_directory or "", *(self.argv or [])]
+        if any("\0" in text for text in (*texts, *self.variables, *self.variables.values())):
+            raise ValueError("a command cannot hold a NUL character")
+        if any(not name or "=" in name for name in self.variables):
+            raise ValueError("a variable's name must be neither empty nor hold '='")
+        if self.working_directory is not None and not self.working_directory.startswith("/"):
+            raise ValueError("working_directory must be an absolute path inside the workspace")
+        return self
+
+
+class ExecInfo(AnswerModel):
+    """One exec: how it ended and, where it is small, what it printed (base64)."""
+
+    id: str
+    workspace: str
+    state: Literal["running", "ended"]
+    created_at: str | None = None
+    stop_reason: str | None = None
+    exit_code: int | None = None
+    elapsed_seconds: float | None = None
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    truncated: bool = False
+    detail: Text | None = None
+    stdout: str | None = None
+    """Base64; null where it is longer than the inline limit."""
+    stderr: str | None = None
+
+
+class PatchInfo(AnswerModel):
+    """A workspace's change against its snapshot's recorded base."""
+
+    workspace: str
+    status: str
+    base_tree: str
+    result_tree: str
+    patch_sha256: str
+    patch: str
+    """Base64 of the patch's bytes."""
+    files: list[FileChangeInfo] = []
+    left_out: list[LeftOutInfo] = []
+    ignored: list[LeftOutInfo] = []
+    problems: list[Text] = []
+
+
+class FileChangeInfo(AnswerModel):
+    """One path that differs."""
+
+    path: Text
+    kind: str
+    old_mode: str | None = None
+    new_mode: str | None = None
+    size_bytes: int = 0
+    added_lines: int | None = None
+    deleted_lines: int | None = None
+
+
+class LeftOutInfo(AnswerModel):
+    """Something that is not carried, and why."""
+
+    path: Text
+    reason: Text
+
+
+class EventInfo(AnswerModel):
+    """One entry of the journal, as the event stream tells it."""
+
+    sequence: int
+    at: str
+    kind: str
+    id: str
+    state: str | None = None
+    note: Text = ""
+    run: str | None = None
+    """The run it belongs to, where there is one."""
+
+
+class StopRequest(RequestModel):
+    """Ask the server to exit; running sandboxes stay and are re-attached at the next start."""
+
+    only_if_idle: bool = False
+
+
+class SessionInfo(AnswerModel):
+    """A client's session: ephemeral workspaces of it are deleted when it goes."""
+
+    id: str
+
+
+PatchInfo.model_rebuild()
