@@ -1,0 +1,1 @@
+"""The journal (the only truth), its projections, and content-addressed blobs."""
