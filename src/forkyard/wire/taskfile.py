@@ -1,0 +1,401 @@
+"""The task file and the quick form: both become one RunRequest.
+
+One task, or ``tasks:`` with the rest shared; a key given in a task replaces the shared one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from forkyard.errors import ConfigError, Problem
+from forkyard.model.run import AgentSpec, RunLimits
+from forkyard.model.verdict import Check, ReportFormat
+from forkyard.model.workspace import REPOSITORY
+from forkyard.wire import yaml
+from forkyard.wire.fields import NAME, NAME_RULE, Problems, Section, root_section
+from forkyard.wire.templatefile import is_inside_path
+
+COMMAND_DRIVER = "command"
+MOST_ATTEMPTS = 64
+MOST_PARALLEL = 64
+MOST_REPEATS = 10
+LATER_DRIVERS = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
+LATER_REPORTS = ("go-test", "metric", "tap")
+
+_USE_COMMAND = "; use driver: command with the shell command that starts it"
+_LATER_AGENT_KEYS = {"model": _USE_COMMAND}
+_SHARED = (
+    "prompt", "start", "repository", "agents", "scope", "checks", "held_out", "protected",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """Where attempts start from: exactly one of snapshot, template and repository_path."""
+
+    snapshot: str | None = None
+    template: str | None = None
+    repository_path: str | None = None
+    """As written; relative to the request's folder."""
+    include_uncommitted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """One task as asked for; names and folders not looked up yet."""
+
+    name: str
+    prompt: str
+    start: StartRequest
+    agents: tuple[AgentSpec, ...]
+    repository: str = REPOSITORY
+    scope: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    held_out: tuple[str, ...] = ()
+    """Folders as written; relative to the request's folder."""
+    protected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One submission as asked for."""
+
+    name: str
+    tasks: tuple[TaskRequest, ...]
+    folder: str
+    """Where relative paths start: the task file's folder, or the caller's working directory."""
+    limits: RunLimits = field(default_factory=RunLimits)
+
+    def resolve(self, path: str) -> str:
+        """Give a path of this request as an absolute path on this machine."""
+        return posixpath.normpath(posixpath.join(self.folder, path))
+
+
+def parse_run(text: str, file: str | None = None, *, folder: str | None = None) -> RunRequest:
+    """Read a task file.
+
+    Args:
+        text: The whole file.
+        file: Its name, for messages.
+        folder: Where its relative paths start; by default the folder part of `file`.
+
+    Raises:
+        ConfigError: With every problem at once: file, line, dotted key.
+    """
+    document = yaml.load(text, file)
+    problems = Problems(file)
+    tasks: tuple[TaskRequest, ...] = ()
+    name: str | None = None
+    limits = RunLimits()
+    root = root_section(document, problems)
+    if root is not None:
+        name = root.name("name", required=True)
+        below = root.section("limits")
+        if below is not None:
+            limits = _limits(below)
+        tasks = _tasks(root, name) if root.has("tasks") else _one_task(root, name)
+        root.asked.update(("tasks", *_SHARED))
+        root.finish({"model": _USE_COMMAND, "budget": "; nothing is metered yet, remove it"})
+    problems.raise_if_any()
+    place = folder if folder is not None else posixpath.dirname(file or "") or "."
+    return RunRequest(name=name or "run", tasks=tasks, folder=place, limits=limits)
+
+
+def quick_request(
+    prompt: str,
+    *,
+    agents: Sequence[str],
+    cwd: str,
+    attempts: int = 1,
+    checks: Sequence[str] = (),
+    include_uncommitted: bool = True,
+    limits: RunLimits | None = None,
+    repository_path: str = ".",
+    protected: Sequence[str] = (),
+    scope: Sequence[str] = (),
+) -> RunRequest:
+    """Build the request of ``forkyard run "PROMPT" -a NAME='SHELL COMMAND' --check COMMAND``.
+
+    Args:
+        prompt: What the agents are asked.
+        agents: Each ``NAME=SHELL COMMAND``; a bare driver's name is refused until it exists.
+        cwd: Absolute; relative paths start there.
+        attempts: Of each agent.
+        checks: Shell commands, each one test that passes when it exits 0.
+        include_uncommitted: Start from the working tree as it lies.
+        limits: Of the whole run.
+        repository_path: The user's repository.
+        protected: As in the task file.
+        scope: As in the task file.
+
+    Raises:
+        ConfigError: With every problem at once; keys are the flags.
+    """
+    found: list[Problem] = []
+
+    def problem(flag: str, message: str) -> None:
+        found.append(Problem(message=message, key=flag))
+
+    if not prompt.strip():
+        problem("PROMPT", "is empty")
+    if not agents:
+        problem("-a", "is missing; name at least one agent: -a NAME='SHELL COMMAND'")
+    if not 1 <= attempts <= MOST_ATTEMPTS:
+        problem("-n", f"is {attempts}, must be from 1 to {MOST_ATTEMPTS}")
+    specs = _quick_agents(agents, attempts, problem)
+    quick: list[Check] = []
+    for command in checks:
+        if command.strip():
+            quick.append(Check(name=_check_name(command, {c.name for c in quick}), run=command))
+        else:
+            problem("--check", "is empty")
+    patterns = [("--protected", one) for one in protected] + [("--scope", one) for one in scope]
+    for flag, pattern in patterns:
+        wrong = _pattern_problem(pattern)
+        if wrong is not None:
+            problem(flag, wrong)
+    if found:
+        msg = "cannot run this: " + (str(found[0]) if len(found) == 1 else f"{len(found)} problems")
+        raise ConfigError(msg, hint="See `forkyard run --help`.", problems=tuple(found))
+    task = TaskRequest(
+        name=_slug(prompt),
+        prompt=prompt,
+        start=StartRequest(
+            repository_path=repository_path, include_uncommitted=include_uncommitted
+        ),
+        agents=specs,
+        checks=tuple(quick),
+        protected=tuple(protected),
+        scope=tuple(scope),
+    )
+    return RunRequest(name=task.name, tasks=(task,), folder=cwd, limits=limits or RunLimits())
+
+
+def _quick_agents(
+    entries: Sequence[str], attempts: int, problem: Callable[[str, str], None]
+) -> tuple[AgentSpec, ...]:
+    specs: list[AgentSpec] = []
+    for entry in entries:
+        name, equals, command = entry.partition("=")
+        wrong = _quick_agent_problem(name, bool(equals), command, {s.name for s in specs})
+        if wrong is not None:
+            problem("-a", wrong)
+            continue
+        specs.append(
+            AgentSpec(name=name, driver=COMMAND_DRIVER, command=command, attempts=attempts)
+        )
+    return tuple(specs)
+
+
+def _quick_agent_problem(name: str, has_command: bool, command: str, taken: set[str]) -> str | None:
+    if not has_command:
+        if name in LATER_DRIVERS:
+            return f"driver {name} is not supported yet; write -a {name}='SHELL COMMAND'"
+        return f"{name!r} names no driver; write -a NAME='SHELL COMMAND'"
+    if NAME.fullmatch(name) is None:
+        return f"{name!r} is no name: {NAME_RULE}"
+    if not command.strip() or "\0" in command:
+        return f"agent {name} has no command; write -a {name}='SHELL COMMAND'"
+    if name in taken:
+        return f"{name} is the name of two agents"
+    return None
+
+
+def _check_name(command: str, taken: set[str]) -> str:
+    first = posixpath.basename(command.split(maxsplit=1)[0])
+    base = re.sub(r"[^A-Za-z0-9._-]", "", first).lstrip("._-")[:50] or "check"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+def _slug(prompt: str) -> str:
+    words = re.findall(r"[a-z0-9]+", prompt.lower())
+    return "-".join(words[:5])[:40].strip("-") or "run"
+
+
+def _one_task(root: Section, name: str | None) -> tuple[TaskRequest, ...]:
+    task = _task(root, root, name or "run")
+    return () if task is None else (task,)
+
+
+def _tasks(root: Section, run: str | None) -> tuple[TaskRequest, ...]:
+    tasks: list[TaskRequest] = []
+    names: set[str] = set()
+    entries = root.sections("tasks")
+    node = root.values["tasks"]
+    if isinstance(node.value, list) and not node.value:
+        root.problem("tasks", "is empty; give at least one task")
+    for entry in entries:
+        name = entry.name("name", required=True)
+        task = _task(entry, root, name or run or "run")
+        entry.asked.update(_SHARED)
+        entry.finish({"limits": "; limits are shared by the whole run, write them at the top"})
+        if name is not None and name in names:
+            entry.problem("name", f"{name} is the name of two tasks")
+        names.add(name or "")
+        if task is not None:
+            tasks.append(task)
+    # Shared keys that every task replaces must still be right.
+    if entries and tasks:
+        for key in _SHARED:
+            if root.has(key) and all(entry.has(key) for entry in entries):
+                _read_shared(root, key)
+    return tuple(tasks)
+
+
+def _read_shared(root: Section, key: str) -> None:
+    match key:
+        case "prompt":
+            root.text(key)
+        case "start":
+            _start(root)
+        case "repository":
+            _repository(root)
+        case "agents":
+            _agents(root)
+        case "checks":
+            _checks(root)
+        case _:
+            root.texts(key, _pattern_problem if key != "held_out" else _folder_problem)
+
+
+def _task(section: Section, shared: Section, name: str) -> TaskRequest | None:
+    def where(key: str) -> Section:
+        return section if section.has(key) or not shared.has(key) else shared
+
+    before = len(section.problems.found)
+    prompt = where("prompt").text("prompt", required=True)
+    start = _start(where("start"))
+    agents = _agents(where("agents"))
+    task = TaskRequest(
+        name=name,
+        prompt=prompt or "",
+        start=start,
+        agents=agents,
+        repository=_repository(where("repository")),
+        scope=where("scope").texts("scope", _pattern_problem),
+        checks=_checks(where("checks")),
+        held_out=where("held_out").texts("held_out", _folder_problem),
+        protected=where("protected").texts("protected", _pattern_problem),
+    )
+    _drop_repeated(section.problems)
+    return task if len(section.problems.found) == before else None
+
+
+def _drop_repeated(problems: Problems) -> None:
+    # A shared section is read once for each task that uses it; its problems are told once.
+    problems.found[:] = list(dict.fromkeys(problems.found))
+
+
+def _start(section: Section) -> StartRequest:
+    below = section.section("start", required=True)
+    if below is None:
+        return StartRequest()
+    snapshot, template = below.name("snapshot"), below.name("template")
+    repository = below.section("repository")
+    below.finish()
+    given = [key for key in ("snapshot", "template", "repository") if below.has(key)]
+    if len(given) != 1:
+        what = " and ".join(given) + " exclude each other" if given else "nothing to start from"
+        below.problem(None, f"{what}; give one of snapshot, template and repository")
+    if repository is None:
+        return StartRequest(snapshot=snapshot, template=template)
+    path = repository.text("path", required=True)
+    uncommitted = repository.flag("include_uncommitted", default=False)
+    repository.finish({"url": " here; make a template with that url and start from it"})
+    if path is not None and path.startswith("~"):
+        repository.problem("path", f"{path!r} starts with ~, which is not expanded; write it out")
+    return StartRequest(repository_path=path, include_uncommitted=uncommitted)
+
+
+def _repository(section: Section) -> str:
+    path = section.text("repository")
+    if path is None:
+        return REPOSITORY
+    if not is_inside_path(path) or path.rstrip("/") == "":
+        section.problem("repository", f"{path!r} must be an absolute path inside the workspace")
+        return REPOSITORY
+    return posixpath.normpath(path)
+
+
+def _agents(section: Section) -> tuple[AgentSpec, ...]:
+    agents: list[AgentSpec] = []
+    names: set[str] = set()
+    entries = section.sections("agents", required=True)
+    listed = section.values.get("agents")
+    if listed is not None and listed.value == []:
+        section.problem("agents", "is empty; give at least one agent")
+    for entry in entries:
+        name = entry.name("name", required=True)
+        later = dict.fromkeys(LATER_DRIVERS, _USE_COMMAND)
+        driver = entry.choice("driver", (COMMAND_DRIVER,), later)
+        command = entry.text(
+            "command", required=driver == COMMAND_DRIVER or not entry.has("driver")
+        )
+        variables = entry.variables(
+            "env", reserved={"PROMPT": "PROMPT carries the task's prompt and cannot be set"}
+        )
+        attempts = entry.integer("attempts", least=1, most=MOST_ATTEMPTS)
+        entry.finish(_LATER_AGENT_KEYS)
+        if name is not None and name in names:
+            entry.problem("name", f"{name} is the name of two agents")
+        names.add(name or "")
+        agents.append(
+            AgentSpec(
+                name=name or "",
+                driver=COMMAND_DRIVER,
+                command=command or "",
+                variables=variables,
+                attempts=attempts or 1,
+            )
+        )
+    return tuple(agents)
+
+
+def _checks(section: Section) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    names: set[str] = set()
+    for entry in section.sections("checks"):
+        name = entry.name("name", required=True)
+        run = entry.text("run", required=True)
+        report = entry.choice("report", tuple(ReportFormat), dict.fromkeys(LATER_REPORTS, ""))
+        timeout = entry.duration("timeout")
+        entry.finish()
+        if name is not None and name in names:
+            entry.problem("name", f"{name} is the name of two checks")
+        names.add(name or "")
+        check = Check(name=name or "", run=run or "", report=ReportFormat(report or "exit"))
+        checks.append(check if timeout is None else replace(check, timeout_seconds=timeout))
+    return tuple(checks)
+
+
+def _limits(section: Section) -> RunLimits:
+    limits = RunLimits()
+    parallel = section.integer("parallel", least=1, most=MOST_PARALLEL)
+    timeout, deadline = section.duration("attempt_timeout"), section.duration("deadline")
+    repeats = section.integer("baseline_repeats", least=1, most=MOST_REPEATS)
+    section.finish({"budget": "; nothing is metered yet, remove it"})
+    return RunLimits(
+        parallel=parallel or limits.parallel,
+        attempt_timeout_seconds=timeout or limits.attempt_timeout_seconds,
+        deadline_seconds=deadline,
+        baseline_repeats=repeats or limits.baseline_repeats,
+    )
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    if pattern.startswith("/") or ".." in pattern.split("/"):
+        return f"{pattern!r} must be relative to the repository's root, without `..`"
+    return None
+
+
+def _folder_problem(folder: str) -> str | None:
+    if folder.startswith("~"):
+        return f"{folder!r} starts with ~, which is not expanded; write it out"
+    return None
