@@ -1,4 +1,4 @@
-"""The task file and the quick form: both become one RunRequest.
+"""The task file: what a person asks for, as one RunRequest.
 
 One task, or ``tasks:`` with the rest shared; a key given in a task replaces the shared one.
 """
@@ -6,16 +6,13 @@ One task, or ``tasks:`` with the rest shared; a key given in a task replaces the
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from forkyard.errors import ConfigError, Problem
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
 from forkyard.model.workspace import REPOSITORY
 from forkyard.wire import yaml
-from forkyard.wire.fields import NAME, NAME_RULE, Problems, Section, root_section
+from forkyard.wire.fields import Problems, Section, root_section
 from forkyard.wire.templatefile import is_inside_path
 
 COMMAND_DRIVER = "command"
@@ -104,121 +101,6 @@ def parse_run(text: str, file: str | None = None, *, folder: str | None = None) 
     return RunRequest(name=name or "run", tasks=tasks, folder=place, limits=limits)
 
 
-def quick_request(
-    prompt: str,
-    *,
-    agents: Sequence[str],
-    cwd: str,
-    attempts: int = 1,
-    checks: Sequence[str] = (),
-    include_uncommitted: bool = True,
-    limits: RunLimits | None = None,
-    repository_path: str = ".",
-    protected: Sequence[str] = (),
-    scope: Sequence[str] = (),
-) -> RunRequest:
-    """Build the request of ``forkyard run "PROMPT" -a NAME='SHELL COMMAND' --check COMMAND``.
-
-    Args:
-        prompt: What the agents are asked.
-        agents: Each ``NAME=SHELL COMMAND``; a bare driver's name is refused until it exists.
-        cwd: Absolute; relative paths start there.
-        attempts: Of each agent.
-        checks: Shell commands, each one test that passes when it exits 0.
-        include_uncommitted: Start from the working tree as it lies.
-        limits: Of the whole run.
-        repository_path: The user's repository.
-        protected: As in the task file.
-        scope: As in the task file.
-
-    Raises:
-        ConfigError: With every problem at once; keys are the flags.
-    """
-    found: list[Problem] = []
-
-    def problem(flag: str, message: str) -> None:
-        found.append(Problem(message=message, key=flag))
-
-    if not prompt.strip():
-        problem("PROMPT", "is empty")
-    if not agents:
-        problem("-a", "is missing; name at least one agent: -a NAME='SHELL COMMAND'")
-    if not 1 <= attempts <= MOST_ATTEMPTS:
-        problem("-n", f"is {attempts}, must be from 1 to {MOST_ATTEMPTS}")
-    specs = _quick_agents(agents, attempts, problem)
-    quick: list[Check] = []
-    for command in checks:
-        if command.strip():
-            quick.append(Check(name=_check_name(command, {c.name for c in quick}), run=command))
-        else:
-            problem("--check", "is empty")
-    patterns = [("--protected", one) for one in protected] + [("--scope", one) for one in scope]
-    for flag, pattern in patterns:
-        wrong = _pattern_problem(pattern)
-        if wrong is not None:
-            problem(flag, wrong)
-    if found:
-        msg = "cannot run this: " + (str(found[0]) if len(found) == 1 else f"{len(found)} problems")
-        raise ConfigError(msg, hint="See `forkyard run --help`.", problems=tuple(found))
-    task = TaskRequest(
-        name=_slug(prompt),
-        prompt=prompt,
-        start=StartRequest(
-            repository_path=repository_path, include_uncommitted=include_uncommitted
-        ),
-        agents=specs,
-        checks=tuple(quick),
-        protected=tuple(protected),
-        scope=tuple(scope),
-    )
-    return RunRequest(name=task.name, tasks=(task,), folder=cwd, limits=limits or RunLimits())
-
-
-def _quick_agents(
-    entries: Sequence[str], attempts: int, problem: Callable[[str, str], None]
-) -> tuple[AgentSpec, ...]:
-    specs: list[AgentSpec] = []
-    for entry in entries:
-        name, equals, command = entry.partition("=")
-        wrong = _quick_agent_problem(name, bool(equals), command, {s.name for s in specs})
-        if wrong is not None:
-            problem("-a", wrong)
-            continue
-        specs.append(
-            AgentSpec(name=name, driver=COMMAND_DRIVER, command=command, attempts=attempts)
-        )
-    return tuple(specs)
-
-
-def _quick_agent_problem(name: str, has_command: bool, command: str, taken: set[str]) -> str | None:
-    if not has_command:
-        if name in LATER_DRIVERS:
-            return f"driver {name} is not supported yet; write -a {name}='SHELL COMMAND'"
-        return f"{name!r} names no driver; write -a NAME='SHELL COMMAND'"
-    if NAME.fullmatch(name) is None:
-        return f"{name!r} is no name: {NAME_RULE}"
-    if not command.strip() or "\0" in command:
-        return f"agent {name} has no command; write -a {name}='SHELL COMMAND'"
-    if name in taken:
-        return f"{name} is the name of two agents"
-    return None
-
-
-def _check_name(command: str, taken: set[str]) -> str:
-    first = posixpath.basename(command.split(maxsplit=1)[0])
-    base = re.sub(r"[^A-Za-z0-9._-]", "", first).lstrip("._-")[:50] or "check"
-    name, number = base, 1
-    while name in taken:
-        number += 1
-        name = f"{base}-{number}"
-    return name
-
-
-def _slug(prompt: str) -> str:
-    words = re.findall(r"[a-z0-9]+", prompt.lower())
-    return "-".join(words[:5])[:40].strip("-") or "run"
-
-
 def _one_task(root: Section, name: str | None) -> tuple[TaskRequest, ...]:
     task = _task(root, root, name or "run")
     return () if task is None else (task,)
@@ -262,7 +144,7 @@ def _read_shared(root: Section, key: str) -> None:
         case "checks":
             _checks(root)
         case _:
-            root.texts(key, _pattern_problem if key != "held_out" else _folder_problem)
+            root.texts(key, pattern_problem if key != "held_out" else _folder_problem)
 
 
 def _task(section: Section, shared: Section, name: str) -> TaskRequest | None:
@@ -279,10 +161,10 @@ def _task(section: Section, shared: Section, name: str) -> TaskRequest | None:
         start=start,
         agents=agents,
         repository=_repository(where("repository")),
-        scope=where("scope").texts("scope", _pattern_problem),
+        scope=where("scope").texts("scope", pattern_problem),
         checks=_checks(where("checks")),
         held_out=where("held_out").texts("held_out", _folder_problem),
-        protected=where("protected").texts("protected", _pattern_problem),
+        protected=where("protected").texts("protected", pattern_problem),
     )
     _drop_repeated(section.problems)
     return task if len(section.problems.found) == before else None
@@ -389,7 +271,8 @@ def _limits(section: Section) -> RunLimits:
     )
 
 
-def _pattern_problem(pattern: str) -> str | None:
+def pattern_problem(pattern: str) -> str | None:
+    """Say what is wrong with a path pattern of the repository, or None."""
     if pattern.startswith("/") or ".." in pattern.split("/"):
         return f"{pattern!r} must be relative to the repository's root, without `..`"
     return None

@@ -1,0 +1,152 @@
+"""The quick form of a task: ``forkyard run "PROMPT" -a NAME='SHELL COMMAND' --check COMMAND``."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+
+from forkyard.errors import ConfigError, Problem
+from forkyard.model.run import AgentSpec, RunLimits
+from forkyard.model.verdict import Check
+from forkyard.wire.fields import NAME, NAME_RULE
+from forkyard.wire.taskfile import (
+    COMMAND_DRIVER,
+    LATER_DRIVERS,
+    MOST_ATTEMPTS,
+    RunRequest,
+    StartRequest,
+    TaskRequest,
+    pattern_problem,
+)
+
+_Report = Callable[[str, str | None], None]
+
+
+def quick_request(
+    prompt: str,
+    *,
+    agents: Sequence[str],
+    cwd: str,
+    attempts: int = 1,
+    checks: Sequence[str] = (),
+    include_uncommitted: bool = True,
+    limits: RunLimits | None = None,
+    repository_path: str = ".",
+    snapshot: str | None = None,
+    template: str | None = None,
+    name: str | None = None,
+    protected: Sequence[str] = (),
+    scope: Sequence[str] = (),
+    held_out: Sequence[str] = (),
+) -> RunRequest:
+    """Build the request of the quick form.
+
+    Args:
+        prompt: What the agents are asked.
+        agents: Each ``NAME=SHELL COMMAND``; a bare driver's name is refused until it exists.
+        cwd: Absolute; relative paths start there.
+        attempts: Of each agent.
+        checks: Shell commands, each one test that passes when it exits 0.
+        include_uncommitted: Start from the working tree as it lies.
+        limits: Of the whole run.
+        repository_path: The user's repository; unused with snapshot or template.
+        snapshot: Start from this instead.
+        template: Start from this instead.
+        name: Of run and task; by default the prompt's first words.
+        protected: As in the task file.
+        scope: As in the task file.
+        held_out: As in the task file.
+
+    Raises:
+        ConfigError: With every problem at once; keys are the flags.
+    """
+    found: list[Problem] = []
+
+    def report(flag: str, message: str | None) -> None:
+        if message is not None:
+            found.append(Problem(message=message, key=flag))
+
+    report("PROMPT", None if prompt.strip() else "is empty")
+    if not 1 <= attempts <= MOST_ATTEMPTS:
+        report("-n", f"is {attempts}, must be from 1 to {MOST_ATTEMPTS}")
+    if snapshot is not None and template is not None:
+        report("--template", "excludes --snapshot; give one of them")
+    if name is not None and NAME.fullmatch(name) is None:
+        report("--name", f"{name!r} is no name: {NAME_RULE}")
+    for flag, patterns in (("--protected", protected), ("--scope", scope)):
+        for pattern in patterns:
+            report(flag, pattern_problem(pattern))
+    start = StartRequest(snapshot=snapshot, template=template)
+    if snapshot is None and template is None:
+        start = StartRequest(
+            repository_path=repository_path, include_uncommitted=include_uncommitted
+        )
+    task = TaskRequest(
+        name=name or _slug(prompt),
+        prompt=prompt,
+        start=start,
+        agents=_agents(agents, attempts, report),
+        checks=_checks(checks, report),
+        protected=tuple(protected),
+        scope=tuple(scope),
+        held_out=tuple(held_out),
+    )
+    if found:
+        msg = "cannot run this: " + (str(found[0]) if len(found) == 1 else f"{len(found)} problems")
+        raise ConfigError(msg, hint="See `forkyard run --help`.", problems=tuple(found))
+    return RunRequest(name=task.name, tasks=(task,), folder=cwd, limits=limits or RunLimits())
+
+
+def _agents(entries: Sequence[str], attempts: int, report: _Report) -> tuple[AgentSpec, ...]:
+    if not entries:
+        report("-a", "is missing; name at least one agent: -a NAME='SHELL COMMAND'")
+    agents: list[AgentSpec] = []
+    for entry in entries:
+        name, equals, command = entry.partition("=")
+        wrong = _agent_problem(name, bool(equals), command, {agent.name for agent in agents})
+        report("-a", wrong)
+        if wrong is None:
+            agents.append(
+                AgentSpec(name=name, driver=COMMAND_DRIVER, command=command, attempts=attempts)
+            )
+    return tuple(agents)
+
+
+def _agent_problem(name: str, has_command: bool, command: str, taken: set[str]) -> str | None:
+    if not has_command:
+        if name in LATER_DRIVERS:
+            return f"driver {name} is not supported yet; write -a {name}='SHELL COMMAND'"
+        return f"{name!r} names no driver; write -a NAME='SHELL COMMAND'"
+    if NAME.fullmatch(name) is None:
+        return f"{name!r} is no name: {NAME_RULE}"
+    if not command.strip() or "\0" in command:
+        return f"agent {name} has no command; write -a {name}='SHELL COMMAND'"
+    if name in taken:
+        return f"{name} is the name of two agents"
+    return None
+
+
+def _checks(commands: Sequence[str], report: _Report) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    for command in commands:
+        if not command.strip() or "\0" in command:
+            report("--check", "is empty")
+            continue
+        checks.append(Check(name=_check_name(command, {c.name for c in checks}), run=command))
+    return tuple(checks)
+
+
+def _check_name(command: str, taken: set[str]) -> str:
+    first = posixpath.basename(command.split(maxsplit=1)[0])
+    base = re.sub(r"[^A-Za-z0-9._-]", "", first).lstrip("._-")[:50] or "check"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+def _slug(prompt: str) -> str:
+    words = re.findall(r"[a-z0-9]+", prompt.lower())
+    return "-".join(words[:5])[:40].strip("-") or "run"
