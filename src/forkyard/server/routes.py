@@ -1,0 +1,135 @@
+"""The API as one table. FastAPI serves it and describes it at /v1/openapi.json."""
+
+from __future__ import annotations
+
+from forkyard.server import about, execs, runs, spaces
+from forkyard.server.table import Route
+from forkyard.wire.results import (
+    ApplicationInfo,
+    ApplyRequest,
+    CandidateInfo,
+    RunInfo,
+    RunSummary,
+    SubmitRequest,
+)
+from forkyard.wire.schema import (
+    DoctorReport,
+    ExecInfo,
+    ExecRequest,
+    Nothing,
+    PatchInfo,
+    SnapshotInfo,
+    SnapshotRequest,
+    StopRequest,
+    TemplateInfo,
+    TemplateRequest,
+    VersionInfo,
+    WorkspaceInfo,
+    WorkspaceRequest,
+)
+
+BYTES = "application/octet-stream"
+
+_FOLLOW = {
+    "offset": "First byte to give.",
+    "follow": "true: go on until it is over.",
+}
+_STREAM = {"stream": "stdout (default) or stderr.", **_FOLLOW}
+_ALL = {"all": "true: also those that serve runs."}
+
+
+def _row(  # noqa: PLR0913 - a row of the table below is read as one line
+    method: str,
+    path: str,
+    summary: str,
+    handler: object,
+    answers: object,
+    takes: object = None,
+    *,
+    status: int = 200,
+    query: dict[str, str] | None = None,
+) -> Route:
+    return Route(
+        method=method,
+        path=path,
+        summary=summary,
+        handler=handler,  # type: ignore[arg-type] # checked where each handler is defined
+        answers=answers,
+        takes=takes,  # type: ignore[arg-type]
+        status=status,
+        query=query or {},
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    _row("GET", "/v1/version", "Which server answers", about.version, VersionInfo),
+    _row("GET", "/v1/doctor", "What isolation is in force", about.doctor, DoctorReport),
+    _row(
+        "GET",
+        "/v1/events",
+        "The journal as server-sent events",
+        about.events,
+        "text/event-stream",
+        query={
+            "after": "Sequence number to start after, or now (default).",
+            "run": "Only what belongs to this run id.",
+        },
+    ),
+    _row("POST", "/v1/stop", "Exit; sandboxes stay", about.stop, Nothing, StopRequest),
+    # templates
+    _row("POST", "/v1/templates", "Keep a recipe under a name", spaces.apply_template,
+         TemplateInfo, TemplateRequest, status=201),
+    _row("GET", "/v1/templates", "List recipes", spaces.list_templates, list[TemplateInfo]),
+    _row("GET", "/v1/templates/{name}", "Show a recipe", spaces.show_template, TemplateInfo),
+    _row("DELETE", "/v1/templates/{name}", "Remove a recipe", spaces.delete_template, Nothing),
+    _row("POST", "/v1/templates/{name}/build", "Start a build", spaces.build_template,
+         TemplateInfo, status=202),
+    _row("GET", "/v1/templates/{name}/log", "Log of the newest build", spaces.template_log,
+         BYTES, query=_FOLLOW),
+    # snapshots
+    _row("POST", "/v1/snapshots", "Take a snapshot", spaces.create_snapshot,
+         SnapshotInfo, SnapshotRequest, status=201),
+    _row("GET", "/v1/snapshots", "List snapshots", spaces.list_snapshots,
+         list[SnapshotInfo], query=_ALL),
+    _row("GET", "/v1/snapshots/{name}", "Show a snapshot", spaces.show_snapshot, SnapshotInfo),
+    _row("DELETE", "/v1/snapshots/{name}", "Remove a snapshot", spaces.delete_snapshot, Nothing),
+    # workspaces
+    _row("POST", "/v1/workspaces", "Fork a workspace", spaces.create_workspace,
+         WorkspaceInfo, WorkspaceRequest, status=201),
+    _row("GET", "/v1/workspaces", "List workspaces", spaces.list_workspaces,
+         list[WorkspaceInfo], query=_ALL),
+    _row("GET", "/v1/workspaces/{id}", "Show a workspace", spaces.show_workspace, WorkspaceInfo),
+    _row("DELETE", "/v1/workspaces/{id}", "Remove a workspace", spaces.delete_workspace, Nothing),
+    _row("POST", "/v1/workspaces/{id}/start", "Run its sandbox", spaces.start_workspace,
+         WorkspaceInfo),
+    _row("POST", "/v1/workspaces/{id}/stop", "End its sandbox", spaces.stop_workspace,
+         WorkspaceInfo),
+    _row("POST", "/v1/workspaces/{id}/patch", "Stop it and collect its change",
+         spaces.workspace_patch, PatchInfo),
+    # execs
+    _row("POST", "/v1/workspaces/{id}/execs", "Run a command to its end", execs.create_exec,
+         ExecInfo, ExecRequest),
+    _row("GET", "/v1/workspaces/{id}/execs", "List its execs", execs.list_execs, list[ExecInfo]),
+    _row("GET", "/v1/execs/{id}", "Show an exec", execs.show_exec, ExecInfo),
+    _row("GET", "/v1/execs/{id}/output", "What it printed", execs.exec_output, BYTES,
+         query=_STREAM),
+    _row("POST", "/v1/execs/{id}/kill", "End it", execs.kill_exec, Nothing),
+    # runs
+    _row("POST", "/v1/runs", "Submit a run", runs.submit_run, RunInfo, SubmitRequest, status=201),
+    _row("GET", "/v1/runs", "List runs", runs.list_runs, list[RunSummary]),
+    _row("GET", "/v1/runs/{id}", "Show a run", runs.show_run, RunInfo),
+    _row("POST", "/v1/runs/{id}/cancel", "End a run, keep its results", runs.cancel_run, RunInfo),
+    _row("POST", "/v1/runs/{id}/retry", "Try again what our trouble ended", runs.retry_run,
+         RunInfo),
+    _row("POST", "/v1/runs/{id}/regrade", "Evaluate its candidates again", runs.regrade_run,
+         RunInfo),
+    _row("GET", "/v1/attempts/{id}/log", "What the agent printed", runs.attempt_log, BYTES,
+         query=_STREAM),
+    _row("GET", "/v1/candidates/{id}", "Show a candidate", runs.show_candidate, CandidateInfo),
+    _row("GET", "/v1/candidates/{id}/patch", "Its patch", runs.candidate_patch, "text/x-patch"),
+    _row("GET", "/v1/candidates/{id}/manifest", "Its manifest", runs.candidate_manifest,
+         "application/json"),
+    _row("POST", "/v1/candidates/{id}/apply", "Put it into a working tree", runs.apply_candidate,
+         ApplicationInfo, ApplyRequest, status=201),
+)  # fmt: skip
+"""Every route; the order is that of the description."""

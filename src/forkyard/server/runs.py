@@ -1,0 +1,196 @@
+"""Routes of runs, attempts and candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from starlette.responses import FileResponse, StreamingResponse
+
+from forkyard.errors import NotFoundError
+from forkyard.model.candidate import Candidate
+from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, Run, RunLimits
+from forkyard.server.lookup import find
+from forkyard.server.output import stream_file
+from forkyard.server.services import Services
+from forkyard.server.spaces import find_workspace
+from forkyard.server.table import Answer, Call, bad_query
+from forkyard.server.views import candidate_view, run_summary, run_view
+from forkyard.wire.results import (
+    ApplicationInfo,
+    ApplyRequest,
+    CandidateInfo,
+    QuickRequest,
+    RunInfo,
+    SubmitRequest,
+)
+from forkyard.wire.quickform import quick_request
+from forkyard.wire.taskfile import RunRequest, StartRequest, parse_run
+
+RUNS_HINT = "See `forkyard status`."
+
+
+def find_run(services: Services, text: str) -> Run:
+    """Find a run by id or the newest of a name; `last` is the newest of all."""
+    state = services.journal.state
+    runs = {str(key): one for key, one in state.runs.items()}
+    named = next(reversed(state.runs.values()), None) if text == "last" else state.run_named(text)
+    names = None if named is None else {text: str(named.id)}
+    return find("run", text, runs, prefix="run", names=names, hint=RUNS_HINT)
+
+
+def find_attempt(services: Services, text: str) -> Attempt:
+    """Find an attempt by id."""
+    attempts = {str(key): one for key, one in services.journal.state.attempts.items()}
+    return find("attempt", text, attempts, prefix="att", hint=RUNS_HINT)
+
+
+def find_candidate(services: Services, text: str) -> Candidate:
+    """Find a candidate by id."""
+    candidates = {str(key): one for key, one in services.journal.state.candidates.items()}
+    return find(
+        "candidate", text, candidates, prefix="cand", hint="See `forkyard compare RUN`."
+    )
+
+
+async def submit_run(call: Call) -> RunInfo:
+    """Submit a task file or the quick form."""
+    body = call.body
+    assert isinstance(body, SubmitRequest)
+    if body.quick is not None:
+        request = read_quick(body.quick)
+    else:
+        request = parse_run(body.text or "", body.file)
+    return run_view(await call.services.runs.submit(request), call.services.journal.state)
+
+
+def read_quick(quick: QuickRequest) -> RunRequest:
+    """Turn the quick form into a request.
+
+    Raises:
+        ConfigError: With every problem of it.
+    """
+    limits = RunLimits()
+    request = quick_request(
+        quick.prompt,
+        agents=quick.agents,
+        cwd=quick.cwd,
+        attempts=quick.attempts,
+        checks=quick.checks,
+        include_uncommitted=quick.include_uncommitted,
+        limits=RunLimits(
+            parallel=quick.parallel or limits.parallel,
+            attempt_timeout_seconds=quick.attempt_timeout_seconds
+            or limits.attempt_timeout_seconds,
+            deadline_seconds=quick.deadline_seconds,
+        ),
+        repository_path=quick.repository,
+        protected=quick.protected,
+        scope=quick.scope,
+    )
+    tasks = tuple(
+        replace(
+            task,
+            held_out=tuple(quick.held_out),
+            start=task.start
+            if quick.snapshot is None and quick.template is None
+            else StartRequest(snapshot=quick.snapshot, template=quick.template),
+        )
+        for task in request.tasks
+    )
+    return replace(request, tasks=tasks)
+
+
+async def list_runs(call: Call) -> Answer:
+    """List runs, oldest first."""
+    state = call.services.journal.state
+    return [run_summary(one, state) for one in state.runs.values()]
+
+
+async def show_run(call: Call) -> RunInfo:
+    """Show a run with everything it has found out."""
+    return run_view(find_run(call.services, call.parameters["id"]), call.services.journal.state)
+
+
+async def cancel_run(call: Call) -> RunInfo:
+    """Ask a run to end."""
+    run = find_run(call.services, call.parameters["id"])
+    return run_view(await call.services.runs.cancel(run.id), call.services.journal.state)
+
+
+async def retry_run(call: Call) -> RunInfo:
+    """Start again what trouble of ours ended."""
+    run = find_run(call.services, call.parameters["id"])
+    return run_view(await call.services.runs.retry(run.id), call.services.journal.state)
+
+
+async def regrade_run(call: Call) -> RunInfo:
+    """Evaluate the candidates again."""
+    run = find_run(call.services, call.parameters["id"])
+    return run_view(await call.services.runs.regrade(run.id), call.services.journal.state)
+
+
+async def attempt_log(call: Call) -> StreamingResponse:
+    """Give what the agent printed, from an offset on, and what comes while it runs."""
+    services = call.services
+    attempt = find_attempt(services, call.parameters["id"])
+    stream = call.query.get("stream", "stdout")
+    if stream not in {"stdout", "stderr"}:
+        raise bad_query("stream", f"must be stdout or stderr, not {stream!r}")
+
+    def is_over() -> bool:
+        now = services.journal.state.attempts.get(attempt.id)
+        return now is None or now.state in TERMINAL_ATTEMPT_STATES or services.stopping.is_set()
+
+    return StreamingResponse(
+        stream_file(
+            services.runs.log(attempt, stream),
+            offset=call.number("offset", 0),
+            follow=call.flag("follow"),
+            is_over=is_over,
+        ),
+        media_type="application/octet-stream",
+    )
+
+
+async def show_candidate(call: Call) -> CandidateInfo:
+    """Show one candidate."""
+    services = call.services
+    return candidate_view(
+        find_candidate(services, call.parameters["id"]), services.journal.state
+    )
+
+
+async def candidate_patch(call: Call) -> FileResponse:
+    """Give its patch, byte for byte."""
+    candidate = find_candidate(call.services, call.parameters["id"])
+    return _file(call.services.candidates.patch(candidate.id), "text/x-patch")
+
+
+async def candidate_manifest(call: Call) -> FileResponse:
+    """Give its manifest."""
+    candidate = find_candidate(call.services, call.parameters["id"])
+    return _file(call.services.candidates.manifest(candidate.id), "application/json")
+
+
+async def apply_candidate(call: Call) -> ApplicationInfo:
+    """Put its bytes into a folder of the host or into a workspace."""
+    body = call.body
+    services = call.services
+    assert isinstance(body, ApplyRequest)
+    candidate = find_candidate(services, call.parameters["id"])
+    if body.target is not None:
+        done = await services.candidates.apply_to_tree(candidate.id, Path(body.target))
+    else:
+        workspace = find_workspace(services, body.workspace or "")
+        done = await services.candidates.apply_to_workspace(candidate.id, workspace.id)
+    return ApplicationInfo.model_validate(done)
+
+
+def _file(path: Path, media_type: str) -> FileResponse:
+    if not path.is_file():
+        raise NotFoundError(
+            f"cannot read {path.name}: it is not there (any more)",
+            hint="Collect the run again with `forkyard retry RUN`.",
+        )
+    return FileResponse(path, media_type=media_type)

@@ -1,0 +1,193 @@
+"""What the server needs from the rest of the program, by role; bootstrap hands over the parts.
+
+Every call here is idempotent by the id it names, is journalled by whoever serves it, and may be
+cancelled without undoing what was begun: a client that goes away ends its wait, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from forkyard.base.clock import Clock
+from forkyard.config import Layout
+from forkyard.model.application import Application
+from forkyard.model.candidate import Candidate
+from forkyard.model.execution import Exec
+from forkyard.model.ids import (
+    CandidateId,
+    ExecId,
+    RunId,
+    SnapshotId,
+    WorkspaceId,
+)
+from forkyard.model.run import Attempt, Run
+from forkyard.model.workspace import (
+    Limits,
+    NetworkPolicy,
+    Snapshot,
+    Template,
+    TemplateSpec,
+    Workspace,
+)
+from forkyard.store.journal import Journal
+from forkyard.wire.taskfile import RunRequest
+from forkyard.workspace.interface import Isolation
+
+
+class WorkspaceService(Protocol):
+    """Forks, runs and removes workspaces."""
+
+    async def create(
+        self,
+        snapshot: Snapshot,
+        *,
+        display_name: str = "",
+        ephemeral: bool = False,
+        network: NetworkPolicy = NetworkPolicy.NONE,
+        limits: Limits | None = None,
+        owner: str | None = None,
+    ) -> Workspace:
+        """Fork a stopped workspace from a ready snapshot."""
+        ...
+
+    async def start(self, workspace: WorkspaceId) -> Workspace:
+        """Run its sandbox."""
+        ...
+
+    async def stop(self, workspace: WorkspaceId) -> Workspace:
+        """End its sandbox and all that is in it."""
+        ...
+
+    async def delete(self, workspace: WorkspaceId) -> None:
+        """Remove it from the host."""
+        ...
+
+    async def exec(
+        self,
+        workspace: WorkspaceId,
+        argv: Sequence[str],
+        *,
+        working_directory: str,
+        variables: dict[str, str],
+        timeout_seconds: float | None,
+        exec_id: ExecId | None = None,
+        keep_background: bool = True,
+    ) -> Exec:
+        """Run a command to its end, or attach to the exec of that id."""
+        ...
+
+    async def kill_exec(self, exec_id: ExecId) -> None:
+        """End one exec and what it left behind."""
+        ...
+
+
+class SnapshotService(Protocol):
+    """Takes and removes snapshots."""
+
+    async def create(self, name: str, workspace: WorkspaceId) -> Snapshot:
+        """Take a snapshot of a workspace."""
+        ...
+
+    async def delete(self, snapshot: SnapshotId) -> None:
+        """Remove a snapshot that nothing uses."""
+        ...
+
+
+class TemplateService(Protocol):
+    """Keeps recipes and builds them."""
+
+    async def apply(self, name: str, spec: TemplateSpec) -> Template:
+        """Keep a recipe under a name."""
+        ...
+
+    async def begin_build(self, name: str) -> Template:
+        """Start a build and return at once; its end is in the journal."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove a recipe; snapshots of it stay."""
+        ...
+
+    def log(self, name: str) -> Path:
+        """Say where the log of its newest build lies."""
+        ...
+
+
+class RunService(Protocol):
+    """Submits runs and changes their course."""
+
+    async def submit(self, request: RunRequest) -> Run:
+        """Journal a run; it goes on by itself."""
+        ...
+
+    async def cancel(self, run: RunId) -> Run:
+        """Ask a run to end; what was found so far is kept."""
+        ...
+
+    async def retry(self, run: RunId) -> Run:
+        """Start the attempts again that trouble of ours ended."""
+        ...
+
+    async def regrade(self, run: RunId) -> Run:
+        """Evaluate the candidates again."""
+        ...
+
+    def log(self, attempt: Attempt, stream: str) -> Path:
+        """Say where an attempt's `stdout` or `stderr` lies."""
+        ...
+
+
+class CandidateService(Protocol):
+    """Reads what attempts yielded and puts it where a person wants it."""
+
+    def patch(self, candidate: CandidateId) -> Path:
+        """Say where its patch lies."""
+        ...
+
+    def manifest(self, candidate: CandidateId) -> Path:
+        """Say where its manifest lies."""
+        ...
+
+    async def apply_to_tree(self, candidate: CandidateId, target: Path) -> Application:
+        """Put its bytes into a folder of the host."""
+        ...
+
+    async def apply_to_workspace(
+        self, candidate: CandidateId, workspace: WorkspaceId
+    ) -> Application:
+        """Put its bytes into a workspace."""
+        ...
+
+    async def collect_workspace(self, workspace: WorkspaceId) -> tuple[Candidate, Path]:
+        """Stop a workspace and collect its change against its snapshot; give the patch's place."""
+        ...
+
+
+class Isolator(Protocol):
+    """Says what isolation is in force."""
+
+    async def isolation(self) -> Isolation:
+        """Start a container once, really, and say what protects it."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """Everything the routes may use."""
+
+    layout: Layout
+    clock: Clock
+    journal: Journal
+    fleet: Isolator
+    workspaces: WorkspaceService
+    snapshots: SnapshotService
+    templates: TemplateService
+    runs: RunService
+    candidates: CandidateService
+    started_at: str = ""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server is about to exit: streams end themselves then."""

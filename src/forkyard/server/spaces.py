@@ -1,0 +1,315 @@
+"""Routes of templates, snapshots and workspaces."""
+
+from __future__ import annotations
+
+import base64
+import posixpath
+from pathlib import Path
+
+from starlette.responses import StreamingResponse
+
+from forkyard.errors import ConflictError, NotFoundError
+from forkyard.model.workspace import (
+    Limits,
+    Snapshot,
+    SnapshotState,
+    Template,
+    TemplateState,
+    Workspace,
+    WorkspaceState,
+)
+from forkyard.server.lookup import find
+from forkyard.server.output import stream_file
+from forkyard.server.services import Services
+from forkyard.server.table import Answer, Call
+from forkyard.wire.schema import (
+    FileChangeInfo,
+    LeftOutInfo,
+    LimitsRequest,
+    Nothing,
+    PatchInfo,
+    SnapshotInfo,
+    SnapshotRequest,
+    TemplateInfo,
+    TemplateRequest,
+    WorkspaceInfo,
+    WorkspaceRequest,
+)
+from forkyard.wire.templatefile import parse_template
+
+
+def find_template(services: Services, text: str) -> Template:
+    """Find a template that is not deleted, by name or id."""
+    state = services.journal.state
+    things = {
+        str(one.id): one
+        for one in state.templates.values()
+        if one.state is not TemplateState.DELETED
+    }
+    named = state.template_named(text)
+    return find(
+        "template",
+        text,
+        things,
+        prefix="tmpl",
+        names=None if named is None else {named.name: named.id},
+        hint="See `forkyard template list`.",
+    )
+
+
+def find_snapshot(services: Services, text: str) -> Snapshot:
+    """Find a snapshot that is not deleted, by name or id."""
+    state = services.journal.state
+    things = {
+        str(one.id): one
+        for one in state.snapshots.values()
+        if one.state is not SnapshotState.DELETED
+    }
+    named = state.snapshot_named(text)
+    return find(
+        "snapshot",
+        text,
+        things,
+        prefix="snap",
+        names=None if named is None else {text: named.id},
+        hint="See `forkyard snapshot list`.",
+    )
+
+
+def find_workspace(services: Services, text: str) -> Workspace:
+    """Find a workspace that is not deleted, by id or display name."""
+    state = services.journal.state
+    exact = state.workspaces.get(text)  # type: ignore[call-overload] # any text may be asked for
+    if exact is not None and exact.state is not WorkspaceState.DELETED:
+        return exact  # the hot path: a whole id
+    things = {
+        str(one.id): one
+        for one in state.workspaces.values()
+        if one.state is not WorkspaceState.DELETED
+    }
+    named = state.workspace_named(text)
+    return find(
+        "workspace",
+        text,
+        things,
+        prefix="ws",
+        names=None if named is None else {text: named.id},
+        hint="See `forkyard workspace list`.",
+    )
+
+
+# -- templates -------------------------------------------------------------------------------
+
+
+async def apply_template(call: Call) -> TemplateInfo:
+    """Keep a recipe under a name."""
+    body = call.body
+    assert isinstance(body, TemplateRequest)
+    spec = parse_template(body.text, body.file, folder=posixpath.dirname(body.file) or None)
+    return TemplateInfo.model_validate(await call.services.templates.apply(body.name, spec))
+
+
+async def list_templates(call: Call) -> Answer:
+    """List recipes, oldest first."""
+    return [
+        TemplateInfo.model_validate(one)
+        for one in call.services.journal.state.templates.values()
+        if one.state is not TemplateState.DELETED
+    ]
+
+
+async def show_template(call: Call) -> TemplateInfo:
+    """Show one recipe."""
+    return TemplateInfo.model_validate(find_template(call.services, call.parameters["name"]))
+
+
+async def delete_template(call: Call) -> Nothing:
+    """Remove a recipe."""
+    await call.services.templates.delete(find_template(call.services, call.parameters["name"]).name)
+    return Nothing()
+
+
+async def build_template(call: Call) -> TemplateInfo:
+    """Start a build."""
+    template = find_template(call.services, call.parameters["name"])
+    return TemplateInfo.model_validate(await call.services.templates.begin_build(template.name))
+
+
+async def template_log(call: Call) -> StreamingResponse:
+    """Give the log of the newest build."""
+    services = call.services
+    template = find_template(services, call.parameters["name"])
+
+    def is_over() -> bool:
+        now = services.journal.state.templates.get(template.id)
+        return now is None or now.state is not TemplateState.BUILDING or services.stopping.is_set()
+
+    return StreamingResponse(
+        stream_file(
+            services.templates.log(template.name),
+            offset=call.number("offset", 0),
+            follow=call.flag("follow"),
+            is_over=is_over,
+        ),
+        media_type="application/octet-stream",
+    )
+
+
+# -- snapshots -------------------------------------------------------------------------------
+
+
+async def create_snapshot(call: Call) -> SnapshotInfo:
+    """Take a snapshot of a workspace."""
+    body = call.body
+    assert isinstance(body, SnapshotRequest)
+    workspace = find_workspace(call.services, body.workspace)
+    return SnapshotInfo.model_validate(
+        await call.services.snapshots.create(body.name, workspace.id)
+    )
+
+
+async def list_snapshots(call: Call) -> Answer:
+    """List snapshots, oldest first; derived ones with `all`."""
+    everything = call.flag("all")
+    return [
+        SnapshotInfo.model_validate(one)
+        for one in call.services.journal.state.snapshots.values()
+        if one.state is not SnapshotState.DELETED and (everything or one.sealed_of is None)
+    ]
+
+
+async def show_snapshot(call: Call) -> SnapshotInfo:
+    """Show one snapshot."""
+    return SnapshotInfo.model_validate(find_snapshot(call.services, call.parameters["name"]))
+
+
+async def delete_snapshot(call: Call) -> Nothing:
+    """Remove a snapshot that nothing uses."""
+    snapshot = find_snapshot(call.services, call.parameters["name"])
+    await call.services.snapshots.delete(snapshot.id)
+    return Nothing()
+
+
+# -- workspaces ------------------------------------------------------------------------------
+
+
+def origin(services: Services, body: WorkspaceRequest) -> Snapshot:
+    """Find the ready snapshot that a workspace is to be forked from."""
+    if body.snapshot is not None:
+        snapshot = find_snapshot(services, body.snapshot)
+    else:
+        template = find_template(services, body.template or "")
+        if template.snapshot is None:
+            raise ConflictError(
+                f"cannot fork a workspace from template {template.name}: it is {template.state}"
+                " and has no snapshot",
+                hint=f"Build it with `forkyard template build {template.name}`.",
+            )
+        snapshot = find_snapshot(services, template.snapshot)
+    if snapshot.state is not SnapshotState.READY:
+        raise ConflictError(
+            f"cannot fork a workspace from snapshot {snapshot.name or snapshot.id}: it is"
+            f" {snapshot.state}, and only a ready one can be forked",
+            hint=f"Look at it with `forkyard snapshot show {snapshot.id}`.",
+        )
+    return snapshot
+
+
+def merged_limits(request: LimitsRequest | None, base: Limits) -> Limits | None:
+    """Lay what was asked over what the snapshot says."""
+    if request is None:
+        return None
+    return Limits(
+        cpu_millicores=request.cpu_millicores or base.cpu_millicores,
+        memory_bytes=request.memory_bytes or base.memory_bytes,
+        processes=request.processes or base.processes,
+        disk_bytes=request.disk_bytes or base.disk_bytes,
+        output_bytes=request.output_bytes or base.output_bytes,
+    )
+
+
+async def create_workspace(call: Call) -> WorkspaceInfo:
+    """Fork a workspace."""
+    body = call.body
+    services = call.services
+    assert isinstance(body, WorkspaceRequest)
+    snapshot = origin(services, body)
+    workspace = await services.workspaces.create(
+        snapshot,
+        display_name=body.display_name,
+        ephemeral=body.ephemeral,
+        network=body.network,
+        limits=merged_limits(body.limits, snapshot.limits),
+    )
+    return WorkspaceInfo.model_validate(workspace)
+
+
+async def list_workspaces(call: Call) -> Answer:
+    """List workspaces, oldest first; those of attempts and evaluations with `all`."""
+    everything = call.flag("all")
+    return [
+        WorkspaceInfo.model_validate(one)
+        for one in call.services.journal.state.workspaces.values()
+        if one.state is not WorkspaceState.DELETED and (everything or one.owner is None)
+    ]
+
+
+async def show_workspace(call: Call) -> WorkspaceInfo:
+    """Show one workspace."""
+    return WorkspaceInfo.model_validate(find_workspace(call.services, call.parameters["id"]))
+
+
+async def delete_workspace(call: Call) -> Nothing:
+    """Remove a workspace from the host; one that is gone already is fine by its whole id."""
+    text = call.parameters["id"]
+    gone = call.services.journal.state.workspaces.get(text)  # type: ignore[call-overload]
+    if gone is None or gone.state is not WorkspaceState.DELETED:
+        await call.services.workspaces.delete(_own(call.services, text).id)
+    return Nothing()
+
+
+async def start_workspace(call: Call) -> WorkspaceInfo:
+    """Run its sandbox."""
+    workspace = find_workspace(call.services, call.parameters["id"])
+    return WorkspaceInfo.model_validate(await call.services.workspaces.start(workspace.id))
+
+
+async def stop_workspace(call: Call) -> WorkspaceInfo:
+    """End its sandbox."""
+    workspace = _own(call.services, call.parameters["id"])
+    return WorkspaceInfo.model_validate(await call.services.workspaces.stop(workspace.id))
+
+
+async def workspace_patch(call: Call) -> PatchInfo:
+    """Stop a workspace and collect its change from outside, against its snapshot."""
+    workspace = _own(call.services, call.parameters["id"])
+    candidate, path = await call.services.candidates.collect_workspace(workspace.id)
+    return PatchInfo(
+        workspace=workspace.id,
+        status=candidate.status,
+        base_tree=candidate.base_tree,
+        result_tree=candidate.result_tree,
+        patch_sha256=candidate.patch_sha256,
+        patch=base64.b64encode(_read(path)).decode(),
+        files=[FileChangeInfo.model_validate(one) for one in candidate.files],
+        left_out=[LeftOutInfo.model_validate(one) for one in candidate.left_out],
+        ignored=[LeftOutInfo.model_validate(one) for one in candidate.ignored],
+        problems=list(candidate.problems),
+    )
+
+
+def _own(services: Services, text: str) -> Workspace:
+    workspace = find_workspace(services, text)
+    if workspace.owner is not None:
+        raise ConflictError(
+            f"cannot change workspace {workspace.id}: it serves {workspace.owner}",
+            hint="Cancel its run with `forkyard cancel RUN`; it goes with it.",
+        )
+    return workspace
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"cannot read {path.name}: it is gone") from error
