@@ -17,6 +17,8 @@ class StopReason(StrEnum):
     """Ended on request: cancelled, or the workspace was stopped."""
     MEMORY = "memory-limit"
     """The workspace's memory limit struck while it ran, and it died of SIGKILL."""
+    DISK = "disk-limit"
+    """The workspace wrote more than its disk limit."""
     COULD_NOT_START = "could-not-start"
     """The command was not found, not executable, or its working directory is missing."""
     INTERRUPTED = "interrupted"

@@ -56,6 +56,7 @@ RESOLVE_BENEATH = 0x08
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_KEEPCAPS = 8
 _PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
@@ -223,6 +224,27 @@ def load_seccomp(program: bytes) -> None:
     """Install one compiled BPF filter; no_new_privs must be set."""
     buffer = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
-    _syscall(
-        "seccomp", _SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, 0, ctypes.c_char_p(described)
+    _syscall("seccomp", _SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, 0, ctypes.c_char_p(described))
+
+
+RENAME_NOREPLACE = 0x1
+RENAME_EXCHANGE = 0x2
+
+
+def rename(old_directory: int, old: bytes, new_directory: int, new: bytes, flags: int = 0) -> None:
+    """Rename between open directories: never over something, or swapping two names, as asked."""
+    _check(
+        _libc.renameat2(
+            ctypes.c_int(old_directory),
+            ctypes.c_char_p(old),
+            ctypes.c_int(new_directory),
+            ctypes.c_char_p(new),
+            ctypes.c_uint(flags),
+        ),
+        "renameat2",
     )
+
+
+def keep_capabilities_across_user_change() -> None:
+    """Let the next change of user keep the permitted capabilities (the effective ones go)."""
+    _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl KEEPCAPS")

@@ -1,0 +1,311 @@
+"""Control groups of one sandbox on v1, v2 and hybrid hosts, by descriptor.
+
+The shim makes them itself and starts the container inside: three milliseconds less than the
+runtime's own way, the same names on every layout, and one group per exec, so that ending an
+exec ends whatever it left behind. Limits sit on the sandbox's group; kill works on the tracking
+hierarchy (v2 where there is one, also without controllers; else the v1 freezer, else pids).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+ROOT = "/sys/fs/cgroup"
+PARENT = "forkyard"
+_CPU_PERIOD_MICROSECONDS = 100_000
+_V1_CONTROLLERS = ("memory", "cpu", "pids", "freezer", "devices")
+_DEVICES = ("c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm", "c 5:0 rwm",
+            "c 5:2 rwm", "c 136:* rwm")  # fmt: skip
+_REMOVE_PATIENCE_SECONDS = 5.0
+"""A killed process leaves its group within milliseconds; past this something is very wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where the controllers are mounted on this machine."""
+
+    layout: str
+    """`v1`, `v2` or `hybrid`."""
+    limits: dict[str, str]
+    """Controller -> mount point. On v2 all name the one tree."""
+    tracking: str
+    """The hierarchy whose groups tell and kill what runs; v2 where there is one."""
+
+    @property
+    def unified(self) -> bool:
+        """Whether tracking is v2, with cgroup.kill."""
+        return self.layout != "v1"
+
+
+def detect(mounts: str | None = None) -> Hierarchies | None:
+    """Read the cgroup mounts of this namespace; None where there are none."""
+    if mounts is None:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+            mounts = file.read()
+    v1: dict[str, str] = {}
+    v2: str | None = None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = before.split()[4]
+        kind, _, rest = after.partition(" ")
+        if kind == "cgroup2" and point.startswith(ROOT):
+            v2 = point
+        elif kind == "cgroup" and point.startswith(ROOT):
+            options = rest.split()[-1].split(",")
+            for controller in _V1_CONTROLLERS:
+                if controller in options:
+                    v1[controller] = point
+    if v2 is not None and not v1:
+        return Hierarchies("v2", dict.fromkeys(_v2_controllers(v2), v2), v2)
+    if v2 is not None:
+        return Hierarchies("hybrid", v1, v2)
+    if v1:
+        return Hierarchies("v1", v1, v1.get("freezer") or v1.get("pids") or next(iter(v1.values())))
+    return None
+
+
+def _v2_controllers(root: str) -> list[str]:
+    with contextlib.suppress(OSError), open(f"{root}/cgroup.controllers", encoding="ascii") as file:  # noqa: PTH123
+        return [name for name in file.read().split() if name in ("memory", "cpu", "pids")]
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """What the sandbox's group enforces; None means no limit."""
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    cpu_millicores: int | None = None
+
+
+class SandboxGroup:
+    """The groups of one sandbox, reachable also after the v2 tree left this mount namespace."""
+
+    def __init__(self, hierarchies: Hierarchies, name: str) -> None:
+        """Open the hierarchies; nothing is made yet."""
+        self._hierarchies = hierarchies
+        self._name = name
+        points = dict.fromkeys([*hierarchies.limits.values(), hierarchies.tracking])
+        self._roots = {
+            point: os.open(point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for point in points
+        }
+        self._tracking = self._roots[hierarchies.tracking]
+
+    def create(self, limits: GroupLimits) -> None:
+        """Make the groups and set the limits.
+
+        Raises:
+            OSError: A limit that was asked for cannot be enforced here.
+        """
+        for root in self._roots.values():
+            self._make(root, PARENT)
+            if self._hierarchies.layout == "v2":
+                self._enable_controllers(root)
+            self._make(root, f"{PARENT}/{self._name}")
+        self._limit(limits)
+        self._restrict_devices()
+
+    def _make(self, root: int, path: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o755, dir_fd=root)
+
+    def _enable_controllers(self, root: int) -> None:
+        wanted = " ".join(f"+{name}" for name in self._hierarchies.limits)
+        for path in ("cgroup.subtree_control", f"{PARENT}/cgroup.subtree_control"):
+            self._write(root, path, wanted)
+
+    def _limit(self, limits: GroupLimits) -> None:
+        v2 = self._hierarchies.layout == "v2"
+        if limits.memory_bytes is not None:
+            value = str(limits.memory_bytes)
+            if v2:
+                self._set("memory", "memory.max", value)
+                self._set("memory", "memory.oom.group", "0")
+                with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
+                    self._set("memory", "memory.swap.max", "0")
+            else:
+                self._set("memory", "memory.limit_in_bytes", value)
+                with contextlib.suppress(OSError):  # a kernel without swap accounting
+                    self._set("memory", "memory.memsw.limit_in_bytes", value)
+        if limits.processes is not None:
+            self._set("pids", "pids.max", str(limits.processes))
+        if limits.cpu_millicores is not None:
+            quota = limits.cpu_millicores * _CPU_PERIOD_MICROSECONDS // 1000
+            if v2:
+                self._set("cpu", "cpu.max", f"{quota} {_CPU_PERIOD_MICROSECONDS}")
+            else:
+                self._set("cpu", "cpu.cfs_period_us", str(_CPU_PERIOD_MICROSECONDS))
+                self._set("cpu", "cpu.cfs_quota_us", str(quota))
+
+    def _restrict_devices(self) -> None:
+        # On v2 this takes a BPF program; there the user namespace, nodev mounts and the missing
+        # mknod call stand alone.
+        if "devices" in self._hierarchies.limits and self._hierarchies.layout != "v2":
+            self._set("devices", "devices.deny", "a")
+            for rule in _DEVICES:
+                self._set("devices", "devices.allow", rule)
+
+    def _set(self, controller: str, file: str, value: str) -> None:
+        point = self._hierarchies.limits.get(controller)
+        if point is None:
+            raise OSError(errno.EOPNOTSUPP, f"this machine has no {controller} cgroup controller")
+        self._write(self._roots[point], f"{PARENT}/{self._name}/{file}", value)
+
+    def _write(self, root: int, path: str, value: str) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=root)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+
+    def _read(self, root: int, path: str) -> str:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
+        try:
+            return os.read(descriptor, 1 << 20).decode()
+        finally:
+            os.close(descriptor)
+
+    def add_exec(self, name: str) -> None:
+        """Make the tracking group of one exec."""
+        self._make(self._tracking, f"{PARENT}/{self._name}/{name}")
+
+    def join(self, name: str = "") -> None:
+        """Move the calling process into the limits and into one tracking group.
+
+        Without a name it is the sandbox's own group: there the container's first process lives,
+        so that its cgroup namespace starts there and shows nothing above.
+        """
+        for root in self._roots.values():
+            if root != self._tracking:
+                self._write(root, f"{PARENT}/{self._name}/cgroup.procs", "0")
+        self._write(self._tracking, f"{PARENT}/{self._name}/{name or '.'}/cgroup.procs", "0")
+
+    def processes(self, name: str) -> list[int]:
+        """List the pids of one tracking group, as this pid namespace numbers them."""
+        try:
+            text = self._read(self._tracking, f"{PARENT}/{self._name}/{name}/cgroup.procs")
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in text.split() if pid != "0"]
+
+    def signal(self, name: str, number: int) -> None:
+        """Signal every process of one tracking group."""
+        for pid in self.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self, name: str) -> None:
+        """Kill every process of one tracking group, forkers included."""
+        if self._hierarchies.unified:
+            try:
+                self._write(self._tracking, f"{PARENT}/{self._name}/{name}/cgroup.kill", "1")
+            except FileNotFoundError:
+                if not self.processes(name):
+                    return
+            else:
+                return
+        deadline = time.monotonic() + _REMOVE_PATIENCE_SECONDS
+        while self.processes(name) and time.monotonic() < deadline:
+            self.signal(name, signal.SIGKILL)
+
+    def remove_exec(self, name: str) -> bool:
+        """Remove an empty tracking group; False while something still lives in it."""
+        try:
+            os.rmdir(f"{PARENT}/{self._name}/{name}", dir_fd=self._tracking)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def sweep(self) -> None:
+        """Kill all that runs in this sandbox and remove its groups. Idempotent.
+
+        Raises:
+            OSError: A group is still busy after a bounded wait.
+        """
+        top = f"{PARENT}/{self._name}"
+        deadline = time.monotonic() + _REMOVE_PATIENCE_SECONDS
+        for root in dict.fromkeys([self._tracking, *self._roots.values()]):
+            while True:
+                self._kill_tree(root, top)
+                if self._remove_tree(root, top):
+                    break
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EBUSY, f"cgroup {top} is still busy")
+                time.sleep(0.001)  # the kernel offers no event for a v1 group getting empty
+
+    def _kill_tree(self, root: int, top: str) -> None:
+        with contextlib.suppress(OSError):
+            self._write(root, f"{top}/cgroup.kill", "1")
+            return
+        with contextlib.suppress(FileNotFoundError):
+            for folder, _, _, _ in os.fwalk(top, dir_fd=root):
+                with contextlib.suppress(OSError):
+                    for pid in self._read(root, f"{folder}/cgroup.procs").split():
+                        if pid != "0":
+                            os.kill(int(pid), signal.SIGKILL)
+
+    def _remove_tree(self, root: int, top: str) -> bool:
+        try:
+            folders = [folder for folder, _, _, _ in os.fwalk(top, topdown=False, dir_fd=root)]
+        except FileNotFoundError:
+            return True
+        for folder in folders:
+            try:
+                os.rmdir(folder, dir_fd=root)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Let go of the hierarchies."""
+        for root in self._roots.values():
+            os.close(root)
+        self._roots = {}
+
+    def memory_kills(self) -> int:
+        """Count how often the memory limit killed in this sandbox."""
+        point = self._hierarchies.limits.get("memory")
+        if point is None:
+            return 0
+        file = "memory.events" if self._hierarchies.layout == "v2" else "memory.oom_control"
+        with contextlib.suppress(OSError):
+            for line in self._read(
+                self._roots[point], f"{PARENT}/{self._name}/{file}"
+            ).splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+        return 0
+
+
+def sweep(hierarchies: Hierarchies, name: str) -> None:
+    """Kill and remove every group of a sandbox by name, whoever made it. Idempotent.
+
+    Raises:
+        OSError: A group is still busy after a bounded wait.
+    """
+    group = SandboxGroup(hierarchies, name)
+    try:
+        group.sweep()
+    finally:
+        group.close()
+
+
+def existing(hierarchies: Hierarchies) -> list[str]:
+    """List the names of all sandbox groups on this machine."""
+    names: dict[str, None] = {}
+    for point in dict.fromkeys([hierarchies.tracking, *hierarchies.limits.values()]):
+        with contextlib.suppress(OSError), os.scandir(f"{point}/{PARENT}") as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    names[entry.name] = None
+    return list(names)

@@ -1,0 +1,235 @@
+"""One exec as its shim sees it: output into files, limits, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+
+from forkyard.shim.cgroups import SandboxGroup
+from forkyard.shim.join import Command, Refusal, spawn
+from forkyard.shim.protocol import Message
+from forkyard.shim.records import EXIT_RECORD, STDERR, STDOUT, write_record
+
+CHUNK_BYTES = 256 * 1024
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+
+class Stream:
+    """One output stream: a pipe from the command, a file that keeps it up to a limit."""
+
+    def __init__(self, directory: int, name: str, limit_bytes: int) -> None:
+        """Make pipe and file."""
+        self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_end, False)
+        self._file = os.open(
+            name,
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
+            dir_fd=directory,
+        )
+        self._limit = limit_bytes
+        self.seen_bytes = 0
+        self.kept_bytes = 0
+        self.open = True
+
+    def started(self) -> None:
+        """The command has its end now."""
+        os.close(self.write_end)
+
+    def drain(self, *, once: bool = False) -> bool:
+        """Move what is there into the file; False at the end of the stream."""
+        while self.open:
+            try:
+                chunk = os.read(self.read_end, CHUNK_BYTES)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                self.close()
+                return False
+            self.seen_bytes += len(chunk)
+            room = chunk[: max(0, self._limit - self.kept_bytes)]
+            while room:
+                try:
+                    written = os.write(self._file, room)
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    # A full disk must not hang the command on its pipe: count and drop.
+                    break
+                self.kept_bytes += written
+                room = room[written:]
+            if once:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Let go of pipe and file. Idempotent."""
+        if self.open:
+            self.open = False
+            os.close(self.read_end)
+            os.close(self._file)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether something was dropped."""
+        return self.seen_bytes > self.kept_bytes
+
+
+class RunningExec:
+    """One command from its start to its record."""
+
+    def __init__(
+        self,
+        spec: Message,
+        *,
+        directory: int,
+        group: SandboxGroup,
+        init: int,
+        filters: list[bytes],
+        user: int,
+    ) -> None:
+        """Start the command; `pid` is None where it could not be."""
+        self.id: str = spec["id"]
+        self.keep_background: bool = spec["keep_background"]
+        self.grace_seconds: float = spec["grace_seconds"]
+        self._directory = directory
+        self._group = group
+        self._memory_kills = group.memory_kills()
+        self._started = time.monotonic()
+        timeout = spec["timeout_seconds"]
+        self.timeout_seconds: float | None = timeout
+        self.deadline = None if timeout is None else self._started + timeout
+        self.kill_at: float | None = None
+        self.reason: str | None = None
+        self.detail: str | None = None
+        self.status: int | None = None
+        self.result: Message | None = None
+        self.stdout = Stream(directory, STDOUT, spec["output_bytes"])
+        self.stderr = Stream(directory, STDERR, spec["output_bytes"])
+        group.add_exec(self.id)
+        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        command = Command(
+            argv=spec["argv"],
+            variables=spec["variables"],
+            directory=spec["working_directory"],
+            user=user,
+            group=user,
+            file_bytes=spec.get("file_bytes"),
+        )
+        outcome = spawn(
+            command,
+            init=init,
+            group=group,
+            group_name=self.id,
+            filters=filters,
+            stdin=null,
+            stdout=self.stdout.write_end,
+            stderr=self.stderr.write_end,
+        )
+        os.close(null)
+        self.stdout.started()
+        self.stderr.started()
+        self.pid: int | None = None
+        if isinstance(outcome, Refusal):
+            self._refused(command, outcome)
+        else:
+            self.pid = outcome
+
+    def _refused(self, command: Command, refusal: Refusal) -> None:
+        words = os.strerror(refusal.number).lower()
+        if refusal.stage == "execute":
+            found = refusal.number not in (errno.ENOENT, errno.ENOTDIR)
+            self.status = _NOT_EXECUTABLE if found else _NOT_FOUND
+            self.end("could-not-start", f"cannot execute {command.argv[0]}: {words}")
+        elif refusal.stage == "directory":
+            self.status = _NOT_EXECUTABLE
+            self.end("could-not-start", f"working directory {command.directory}: {words}")
+        else:
+            self.end("interrupted", f"cannot join the sandbox: {words}")
+
+    def end(self, reason: str, detail: str | None = None) -> None:
+        """Say why it ends, unless that is settled."""
+        if self.reason is None:
+            self.reason, self.detail = reason, detail
+
+    def ask_to_end(self, reason: str, detail: str | None, grace_seconds: float) -> None:
+        """TERM now, KILL after the grace; both to everything the command left."""
+        if self.result is not None or self.kill_at is not None:
+            return
+        self.end(reason, detail)
+        self.kill_at = time.monotonic() + grace_seconds
+        if grace_seconds > 0:
+            self._group.signal(self.id, signal.SIGTERM)
+
+    def exited(self, status: int) -> None:
+        """Take the command's wait status."""
+        code = os.waitstatus_to_exitcode(status)
+        self.status = code if code >= 0 else 128 - code
+        if code == -signal.SIGKILL and self._group.memory_kills() > self._memory_kills:
+            self.end("memory-limit", "the workspace's memory limit was reached")
+        self.end("exited")
+        if not self.keep_background or self.kill_at is not None:
+            self._group.kill(self.id)
+
+    def tick(self, now: float) -> None:
+        """Enforce time limits."""
+        if self.result is not None:
+            return
+        if self.deadline is not None and now >= self.deadline and self.kill_at is None:
+            self.ask_to_end(
+                "timed-out", f"still running after {self.timeout_seconds:g} s", self.grace_seconds
+            )
+        if self.kill_at is not None and now >= self.kill_at:
+            self._group.kill(self.id)
+
+    def next_tick(self) -> float | None:
+        """When `tick` has something to do next, in monotonic seconds."""
+        if self.result is not None:
+            return None
+        return self.kill_at if self.kill_at is not None else self.deadline
+
+    def finish(self) -> bool:
+        """Write the record if all is over; True once it is written."""
+        if self.result is not None:
+            return True
+        started = self.pid is not None
+        if started and self.status is None:
+            return False
+        ends_all = not self.keep_background or self.kill_at is not None
+        if started and ends_all and self._group.processes(self.id):
+            self._group.kill(self.id)
+            return False
+        for stream in (self.stdout, self.stderr):
+            with contextlib.suppress(OSError):
+                stream.drain()
+        self.result = {
+            "id": self.id,
+            "stop_reason": self.reason or "exited",
+            "exit_code": self.status,
+            "elapsed_seconds": round(time.monotonic() - self._started, 6),
+            "stdout_bytes": self.stdout.kept_bytes,
+            "stderr_bytes": self.stderr.kept_bytes,
+            "truncated": self.stdout.truncated or self.stderr.truncated,
+            "detail": self.detail,
+        }
+        write_record(self._directory, EXIT_RECORD, self.result)
+        if self._group.remove_exec(self.id):
+            self.stdout.close()
+            self.stderr.close()
+        return True
+
+    def lose(self, detail: str) -> None:
+        """The sandbox is gone under it: record that, with what output there is."""
+        self.end("interrupted", detail)
+        if self.pid is not None and self.status is None:
+            self.pid = None
+        self.finish()
+
+    def close(self) -> None:
+        """Let go of what it holds open."""
+        self.stdout.close()
+        self.stderr.close()
+        os.close(self._directory)

@@ -1,0 +1,310 @@
+"""The shim: owner of one running sandbox, its execs and their records; outlives the server.
+
+It is process 1 of a pid namespace of its own and holds a private mount namespace, so `kill -9`
+of it takes every process and mount of the sandbox along; only cgroups and directories are left
+to the reaper. Servers come and go on its socket; it serves whoever connects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from forkyard.shim import kernel, protocol
+from forkyard.shim.disk import DiskWatch
+from forkyard.shim.execs import RunningExec, Stream
+from forkyard.shim.mounts import isolate_mounts
+from forkyard.shim.protocol import Message
+from forkyard.shim.sandbox import Sandbox, SandboxError
+
+SOCKET = "shim.sock"
+PID_FILE = "shim.pid"
+_EMPTY_POLL_SECONDS = 0.002
+"""How often a killed exec's group is asked whether it is empty; v1 offers no event for it."""
+_LINGER_SECONDS = 0.5
+"""After `stopped`, how long to wait for the answer to be read before going."""
+
+
+class Shim:
+    """The event loop of one sandbox."""
+
+    def __init__(self, spec: Message, first: socket.socket | None) -> None:
+        """Keep what to run and the connection that asked for it."""
+        self._spec = spec
+        self._sandbox_folder = os.open(spec["sandbox"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._execs_folder = os.open(spec["execs"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._sandbox = Sandbox(spec, self._sandbox_folder)
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[socket.socket, protocol.LineBuffer] = {}
+        self._execs: dict[str, RunningExec] = {}
+        self._waiting: dict[str, set[socket.socket]] = {}
+        self._filters = [bytes.fromhex(program) for program in spec["filters"]]
+        self._over = False
+        self._first = first
+        self._disk: DiskWatch | None = None
+
+    def run(self) -> int:
+        """Make the sandbox, serve until told to stop, and leave nothing behind."""
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._watch(wake_read, lambda: self._woken(wake_read))
+        listener = protocol.listen(Path(self._spec["sandbox"]) / SOCKET)
+        if self._first is not None:
+            self._accept(self._first)
+        try:
+            isolate_mounts()
+            self._sandbox.make()
+        except SandboxError as error:
+            self._tell_all({**self._hello(), "trouble": str(error)})
+            with contextlib.suppress(OSError):
+                self._sandbox.unmake()
+            return 1
+        limit = self._spec["limits"]["disk_bytes"]
+        if limit is not None:
+            self._disk = DiskWatch(limit)
+        self._watch(listener.fileno(), lambda: self._accept_new(listener))
+        self._tell_all(self._hello())
+        while not self._over:
+            for key, _ in self._selector.select(self._patience()):
+                key.data()
+            self._tick()
+        return 0
+
+    def _hello(self) -> Message:
+        return {
+            "op": "hello",
+            "workspace": self._spec["workspace"],
+            "epoch": self._spec["epoch"],
+            "execs": [name for name, one in self._execs.items() if one.result is None],
+            "trouble": None,
+        }
+
+    def _watch(self, descriptor: int, action: Callable[[], object]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, action)
+
+    def _accept_new(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        self._accept(connection)
+        self._tell(connection, self._hello())
+
+    def _accept(self, connection: socket.socket) -> None:
+        # Blocking sends to a server that does not read must not stop the sandbox's time limits.
+        connection.settimeout(5.0)
+        self._connections[connection] = protocol.LineBuffer()
+        self._watch(connection.fileno(), lambda: self._received(connection))
+
+    def _received(self, connection: socket.socket) -> None:
+        try:
+            chunk = connection.recv(1 << 16)
+            messages = list(self._connections[connection].feed(chunk)) if chunk else []
+        except (OSError, ValueError):
+            chunk, messages = b"", []
+        if not chunk:
+            self._drop(connection)
+            return
+        for message in messages:
+            self._handle(connection, message)
+
+    def _drop(self, connection: socket.socket) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._selector.unregister(connection.fileno())
+            for waiting in self._waiting.values():
+                waiting.discard(connection)
+            connection.close()
+
+    def _tell(self, connection: socket.socket, message: Message) -> None:
+        try:
+            connection.sendall(protocol.encode(message))
+        except OSError:
+            self._drop(connection)
+
+    def _tell_all(self, message: Message) -> None:
+        for connection in list(self._connections):
+            self._tell(connection, message)
+
+    def _handle(self, connection: socket.socket, message: Message) -> None:
+        match message["op"]:
+            case "exec":
+                self._exec(connection, message["spec"])
+            case "kill":
+                one = self._execs.get(message["exec"])
+                if one is not None:
+                    one.ask_to_end("killed", message.get("detail"), message["grace"])
+            case "stop":
+                self._stop(connection)
+
+    def _exec(self, connection: socket.socket, spec: Message) -> None:
+        name = spec["id"]
+        self._waiting.setdefault(name, set()).add(connection)
+        if name not in self._execs:
+            try:
+                os.mkdir(name, 0o700, dir_fd=self._execs_folder)
+            except FileExistsError:
+                # A shim before this one started it and died: never run it a second time.
+                self._tell(connection, {"op": "ended", "exec": name, "result": _lost_result(name)})
+                return
+            directory = os.open(
+                name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._execs_folder
+            )
+            group = self._sandbox.group
+            assert group is not None  # noqa: S101 - made before the first message is read
+            one = RunningExec(
+                spec,
+                directory=directory,
+                group=group,
+                init=self._sandbox.init_descriptor,
+                filters=self._filters,
+                user=spec["user"],
+            )
+            self._execs[name] = one
+            for stream in (one.stdout, one.stderr):
+                if stream.open:
+                    self._watch(stream.read_end, functools.partial(self._output, stream))
+        self._settle(self._execs[name])
+
+    def _output(self, stream: Stream) -> None:
+        # One chunk per turn: a flood must not starve time limits and other execs. A stream that
+        # was closed earlier in this turn has left its number to somebody else.
+        if stream.open and not stream.drain(once=True):
+            self._selector.unregister(stream.read_end)
+
+    def _settle(self, one: RunningExec) -> None:
+        if not one.finish():
+            return
+        for stream in (one.stdout, one.stderr):
+            if not stream.open:
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(stream.read_end)
+        for connection in self._waiting.pop(one.id, set()):
+            self._tell(connection, {"op": "ended", "exec": one.id, "result": one.result})
+
+    def _woken(self, wake: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake, 4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._sandbox.init_pid:
+                self._lost()
+                return
+            for one in self._execs.values():
+                if one.pid == pid and one.status is None:
+                    one.exited(status)
+                    self._settle(one)
+                    break
+
+    def _lost(self) -> None:
+        # The container's first process died: every process in it did. Not our doing.
+        for one in self._execs.values():
+            if one.result is None:
+                one.lose("the sandbox's first process died")
+                self._settle(one)
+        with contextlib.suppress(OSError):
+            self._sandbox.unmake()
+        self._over = True
+
+    def _running(self) -> list[RunningExec]:
+        return [one for one in self._execs.values() if one.result is None]
+
+    def _patience(self) -> float | None:
+        now = time.monotonic()
+        times = [when for one in self._running() if (when := one.next_tick()) is not None]
+        if any(one.status is not None or one.kill_at is not None for one in self._running()):
+            times.append(now + _EMPTY_POLL_SECONDS)
+        if self._disk is not None:
+            times.append(self._disk.next_look)
+        return max(0.0, min(times) - now) if times else None
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for one in self._running():
+            one.tick(now)
+            self._settle(one)
+        if self._disk is not None and now >= self._disk.next_look and self._disk.look(now):
+            for one in self._running():
+                one.ask_to_end("disk-limit", self._disk.words, 0.0)
+
+    def _stop(self, connection: socket.socket) -> None:
+        for one in self._running():
+            one.ask_to_end("killed", "the workspace was stopped", 0.0)
+        self._sandbox.unmake()
+        self._woken_without_pipe()
+        for one in self._running():
+            one.lose("it did not end when the workspace was stopped")
+            self._settle(one)
+        self._tell(connection, {"op": "stopped"})
+        connection.settimeout(_LINGER_SECONDS)
+        self._over = True
+
+    def _woken_without_pipe(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                for one in self._execs.values():
+                    if one.pid == pid and one.status is None:
+                        one.exited(status)
+                        self._settle(one)
+
+
+def _lost_result(name: str) -> Message:
+    return {
+        "id": name,
+        "stop_reason": "interrupted",
+        "exit_code": None,
+        "elapsed_seconds": 0.0,
+        "stdout_bytes": 0,
+        "stderr_bytes": 0,
+        "truncated": False,
+        "detail": "the sandbox it ran in died",
+    }
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Exist, so that SIGCHLD reaches the wake-up pipe."""
+
+
+def serve(spec_path: str, first: socket.socket | None) -> NoReturn:
+    """Be the shim of a sandbox whose spec lies at a path; never returns."""
+    status = 70
+    try:
+        os.chdir("/")
+        os.setsid()
+        os.umask(0o022)
+        spec = json.loads(Path(spec_path).read_bytes())
+        # The host's /proc is still the one in sight: the only place to learn our pid out there.
+        Path(spec["sandbox"], PID_FILE).write_text(os.readlink("/proc/self"), encoding="ascii")  # noqa: PTH115
+        kernel.set_name("forkyard-shim")
+        log = os.open(
+            f"{spec['sandbox']}/shim.log",
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
+        )
+        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        for source, number in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, number)
+        status = Shim(spec, first).run()
+    except BaseException:  # noqa: BLE001 - the last line of a process: whatever it was, keep it
+        traceback.print_exc(file=sys.stderr)
+        sys.stderr.flush()
+    finally:
+        os._exit(status)

@@ -1,0 +1,111 @@
+"""What server, fork-server and shim say to each other: one JSON object a line, over unix sockets.
+
+Server to fork-server, first line of a connection:
+
+    {"op": "lease", "version": V}      keeps the fork-server alive while the connection is open
+    {"op": "start", "spec": PATH}      the connection is then the new shim's control connection
+    {"op": "probe"}                    answered with {"op": "probe", "version": V, "pid": N}
+
+Server to shim:
+
+    {"op": "exec", "spec": {...}}      answered with "ended" when it is over; known ids attach
+    {"op": "kill", "exec": ID, "grace": SECONDS}
+    {"op": "stop"}                     answered with "stopped" when nothing is left
+
+Shim to server:
+
+    {"op": "hello", "workspace": W, "epoch": N, "execs": [...], "trouble": null | TEXT}
+    {"op": "ended", "exec": ID, "result": {...}}
+    {"op": "stopped"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+MESSAGE_LIMIT_BYTES = 16 * 1024**2
+
+
+def encode(message: Message) -> bytes:
+    """Give one message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class LineBuffer:
+    """Cuts a byte stream into messages."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[Message]:
+        """Take bytes in and give the messages that are now whole.
+
+        Raises:
+            ValueError: A line is longer than the limit or no JSON object.
+        """
+        self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n")
+        if len(self._rest) > MESSAGE_LIMIT_BYTES:
+            raise ValueError("a message is longer than the limit")
+        for line in lines:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError("a message is no object")  # noqa: TRY004 - the peer's fault
+            yield message
+
+
+def receive_one(connection: socket.socket) -> Message | None:
+    """Read exactly one message and nothing after it; None at the end of the stream."""
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = connection.recv(1)
+        if not chunk or len(line) > MESSAGE_LIMIT_BYTES:
+            return None
+        line += chunk
+    message = json.loads(line)
+    return message if isinstance(message, dict) else None
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Name a socket in a way that fits sockaddr_un, however long its folder's path is."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def listen(path: Path) -> socket.socket:
+    """Listen on a socket only its owner can reach, replacing a dead one."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    path.unlink(missing_ok=True)
+    before = os.umask(0o177)
+    try:
+        with short_path(path) as name:
+            listener.bind(name)
+    finally:
+        os.umask(before)
+    listener.listen(128)
+    return listener
+
+
+def connect(path: Path, *, timeout_seconds: float) -> socket.socket:
+    """Connect to a socket; OSError when nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    connection.settimeout(timeout_seconds)
+    try:
+        with short_path(path) as name:
+            connection.connect(name)
+    except OSError:
+        connection.close()
+        raise
+    return connection

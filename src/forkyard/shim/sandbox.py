@@ -1,0 +1,244 @@
+"""Making and unmaking the isolation of one workspace, inside the shim's own namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from forkyard.shim import kernel, mounts, network
+from forkyard.shim.cgroups import GroupLimits, SandboxGroup, detect
+from forkyard.shim.protocol import Message
+
+STAGE = "/run/w"
+"""In the shim's private tmpfs: the container's mounts come from here, so that no path of the
+state directory shows up inside and a mapped root can reach them."""
+_UNMOUNT_PATIENCE_SECONDS = 5.0
+_RUNTIME_SECONDS = 30.0
+
+
+class SandboxError(Exception):
+    """The sandbox could not be made; the message is one clause for a person."""
+
+
+class Sandbox:
+    """One container over one overlay, with its cgroups."""
+
+    def __init__(self, spec: Message, directory: int) -> None:
+        """Keep what to make.
+
+        Args:
+            spec: As the fleet wrote it (workspace/drivers/oci.py).
+            directory: Descriptor of the workspace's sandbox folder.
+        """
+        self._spec = spec
+        self._directory = directory
+        self.group: SandboxGroup | None = None
+        self.init_pid = 0
+        self.init_descriptor = -1
+        self._network: network.OpenNetwork | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of cgroup and container: the workspace and its epoch."""
+        return f"{self._spec['workspace']}-{self._spec['epoch']}"
+
+    def make(self) -> None:
+        """Mount, limit and start; what was made is undone by `unmake`, also half-way.
+
+        Raises:
+            SandboxError: With the reason and the values.
+        """
+        try:
+            self._make_namespaces()
+            self._make_groups()
+            self._mount_workspace()
+            self._make_root()
+            self._run_container()
+            if self._spec["network"] == "open":
+                self._network = network.OpenNetwork(self.init_pid)
+                self._network.start()
+        except OSError as error:
+            raise SandboxError(str(error)) from error
+
+    def _make_namespaces(self) -> None:
+        # Held open from before, since the tmpfs on /run or a later mount may cover the paths.
+        self._layers = os.open(self._spec["layers_directory"], os.O_PATH | os.O_DIRECTORY)
+        self._disk = os.open(self._spec["disk"], os.O_PATH | os.O_DIRECTORY)
+        staged = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in self._spec["staged"]]
+        hierarchies = detect()
+        if hierarchies is None:
+            raise OSError(errno.EOPNOTSUPP, "no cgroup hierarchy is mounted below /sys/fs/cgroup")
+        self.group = SandboxGroup(hierarchies, self.name)
+        if hierarchies.layout == "hybrid":
+            # crun 1.8 refuses hybrid hosts; the open descriptors keep the v2 tree reachable.
+            kernel.unmount(hierarchies.tracking, kernel.MNT_DETACH)
+        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        kernel.mount(
+            "tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4m"
+        )
+        for folder in ("", "/layers", "/disk", "/merged", "/root", "/bundle", "/staged"):
+            os.mkdir(f"{STAGE}{folder}", 0o755)  # noqa: PTH102
+        for index, source in enumerate(staged):
+            # A toolchain in somebody's home: the mapped root could not walk down to it.
+            target = f"{STAGE}/staged/{index}"
+            os.mkdir(target, 0o755)  # noqa: PTH102
+            kernel.clone_mount(source, target, user_namespace=None, readonly=True)
+            os.close(source)
+
+    def _make_groups(self) -> None:
+        limits = self._spec["limits"]
+        assert self.group is not None  # noqa: S101 - set one call before
+        self.group.create(
+            GroupLimits(
+                memory_bytes=limits["memory_bytes"],
+                processes=limits["processes"],
+                cpu_millicores=limits["cpu_millicores"],
+            )
+        )
+
+    def _mount_workspace(self) -> None:
+        namespace = mounts.mapping_namespace(self._spec["id_map"])
+        try:
+            kernel.clone_mount(
+                self._layers, f"{STAGE}/layers", user_namespace=namespace, readonly=True
+            )
+            kernel.clone_mount(
+                self._disk, f"{STAGE}/disk", user_namespace=namespace, readonly=False
+            )
+        finally:
+            os.close(namespace)
+        # Relative names: the mount table inside shows these words and no path of the host.
+        os.chdir(f"{STAGE}/layers")
+        try:
+            mounts.mount_view(
+                self._spec["layers"], f"{STAGE}/merged", upper="../disk/upper", work="../disk/work"
+            )
+        finally:
+            os.chdir("/")
+        # Without the `0 0 1` extent in the id map overlayfs turns read-only without a word.
+        probe = f"{STAGE}/merged/.forkyard-probe"
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.unlink(probe)  # noqa: PTH108
+        for folder in self._spec["folders"]:
+            self._ensure_folder(f"{STAGE}/merged{folder}")
+
+    def _ensure_folder(self, path: str) -> None:
+        if os.path.isdir(path):  # noqa: PTH112
+            return
+        os.makedirs(path, mode=0o755)  # noqa: PTH103
+        os.chown(path, self._spec["user"], self._spec["user"])
+
+    def _make_root(self) -> None:
+        for entry in self._spec["root"]:
+            path = f"{STAGE}/root{entry['target']}"
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+            if entry["kind"] == "directory":
+                os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
+            elif entry["kind"] == "symlink":
+                os.symlink(entry["source"], path)
+            else:
+                Path(path).write_bytes(entry["content"].encode("latin-1"))
+                os.chmod(path, 0o644)  # noqa: PTH101
+
+    def _run_container(self) -> None:
+        assert self.group is not None  # noqa: S101 - made before
+        Path(f"{STAGE}/bundle/config.json").write_text(
+            json.dumps(self._spec["config"]), encoding="utf-8"
+        )
+        child = os.fork()
+        if child == 0:
+            try:
+                log = os.open(
+                    "runtime.log",
+                    os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+                    0o600,
+                    dir_fd=self._directory,
+                )
+                null = os.open("/dev/null", os.O_RDWR)
+                self.group.join()
+                for stream, number in ((null, 0), (null, 1), (log, 2)):
+                    os.dup2(stream, number)
+                kernel.close_from(3)
+                os.execve(
+                    self._spec["runtime"],
+                    [
+                        self._spec["runtime"],
+                        "--root=/run/runtime",
+                        *self._spec["runtime_options"],
+                        "run",
+                        "--detach",
+                        f"--pid-file={STAGE}/pid",
+                        f"--bundle={STAGE}/bundle",
+                        self.name,
+                    ],
+                    {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                )
+            finally:
+                os._exit(127)
+        status = _wait(child, _RUNTIME_SECONDS)
+        if status != 0:
+            raise SandboxError(
+                f"{os.path.basename(self._spec['runtime'])} ended with status {status}: "  # noqa: PTH119
+                f"{self._runtime_log()}"
+            )
+        self.init_pid = int(Path(f"{STAGE}/pid").read_text(encoding="ascii"))
+        self.init_descriptor = kernel.pidfd_open(self.init_pid)
+
+    def _runtime_log(self) -> str:
+        with contextlib.suppress(OSError):
+            descriptor = os.open("runtime.log", os.O_RDONLY, dir_fd=self._directory)
+            try:
+                text = os.read(descriptor, 4096).decode(errors="replace")
+            finally:
+                os.close(descriptor)
+            return " ".join(text.split())[-400:] or "it printed nothing"
+        return "its log cannot be read"
+
+    def unmake(self) -> None:
+        """Kill everything, unmount, and remove the cgroups. Idempotent.
+
+        Raises:
+            OSError: Something is still busy after a bounded wait.
+        """
+        if self._network is not None:
+            self._network.stop()
+            self._network = None
+        if self.group is not None:
+            self.group.sweep()
+        for target in ("merged", "disk", "layers"):
+            _unmount(f"{STAGE}/{target}")
+
+
+def _wait(child: int, patience_seconds: float) -> int:
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return -signal.SIGKILL
+        time.sleep(0.001)  # waitpid has no time limit of its own
+
+
+def _unmount(target: str) -> None:
+    deadline = time.monotonic() + _UNMOUNT_PATIENCE_SECONDS
+    while True:
+        try:
+            kernel.unmount(target)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):
+                return
+            # A dying container's own namespace still holds it for an instant. Never lazily: a
+            # process that survives would go on writing into what is about to become a layer.
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+        else:
+            return

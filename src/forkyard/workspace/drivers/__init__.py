@@ -1,0 +1,1 @@
+"""Ways to isolate: today an OCI runtime's container, configured by us."""

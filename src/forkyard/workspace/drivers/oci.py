@@ -1,0 +1,237 @@
+"""The sandbox's configuration: what the container is, and what it is denied.
+
+The document goes to the shim, which mounts, limits and starts; nothing here touches the system.
+Its digest (`configuration_digest`) names the protections that a benchmark or manifest was made
+under.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from forkyard.config import Layout
+from forkyard.model.execution import ExecSpec
+from forkyard.model.workspace import (
+    FIRST_SLOT_ID,
+    RANGE_SIZE,
+    STORAGE_FIRST_ID,
+    USER_HOME,
+    USER_ID,
+    WORKSPACE_ROOT,
+    NetworkPolicy,
+)
+from forkyard.shim.sandbox import STAGE
+from forkyard.workspace.drivers.seccomp import filters
+from forkyard.workspace.image_host import HOST_NAME, HostEntry, host_root
+from forkyard.workspace.interface import SandboxSpec
+
+Document = dict[str, Any]
+
+MASKED_PATHS = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/latency_stats",
+    "/proc/pressure",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+)
+READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+NAMESPACES = ("pid", "ipc", "uts", "mount", "network", "user", "cgroup")
+CAPABILITY_SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
+
+INIT = ("/bin/sh", "-c", "sleep 2147483647 & while :; do wait; done")
+"""The container's first process. It reaps whatever is orphaned, and as the container's root
+without capabilities it is out of the reach of the user that commands run as."""
+
+TMP_BYTES = 1024**3
+"""Most that /tmp holds; it also counts against the memory limit."""
+
+RUNTIME_OPTIONS = {"crun": ("--cgroup-manager=disabled",), "runc": ()}
+_RESERVED = ("/bin", "/dev", "/etc", "/lib", "/proc", "/sbin", "/sys", "/usr", WORKSPACE_ROOT)
+
+
+def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Document:
+    """Build what the shim is given for one sandbox.
+
+    Args:
+        spec: What to run.
+        layout: Where layers and the workspace's disk are.
+        runtime: Absolute path of crun or runc.
+    """
+    first_id = FIRST_SLOT_ID + spec.slot * RANGE_SIZE
+    entries = _host_root(spec.network)
+    binds = [entry for entry in entries if entry.kind == "bind"]
+    return {
+        "workspace": spec.workspace,
+        "epoch": spec.epoch,
+        "runtime": runtime,
+        "runtime_options": list(RUNTIME_OPTIONS[Path(runtime).name]),
+        "layers_directory": str(layout.layers),
+        "layers": list(spec.layers),
+        "disk": str(layout.disk(spec.workspace)),
+        "sandbox": str(layout.sandbox(spec.workspace)),
+        "execs": str(layout.workspace(spec.workspace) / "execs"),
+        "id_map": f"0 0 1\n{STORAGE_FIRST_ID} {first_id} {RANGE_SIZE}\n",
+        "user": first_id + USER_ID,
+        "folders": [WORKSPACE_ROOT, USER_HOME],
+        "limits": {
+            "memory_bytes": spec.limits.memory_bytes,
+            "processes": spec.limits.processes,
+            "cpu_millicores": spec.limits.cpu_millicores,
+            "disk_bytes": spec.limits.disk_bytes,
+        },
+        "network": spec.network.value,
+        "filters": [program.hex() for program in filters()],
+        "root": [_root_entry(entry) for entry in entries] + _mount_points(spec),
+        "staged": [mount.source for mount in spec.environment.mounts],
+        "config": _container(spec, first_id, binds),
+    }
+
+
+@functools.cache
+def _host_root(network: NetworkPolicy) -> tuple[HostEntry, ...]:
+    # Read once per server: hundreds of small files of /etc would cost each start milliseconds.
+    return host_root(network=network)
+
+
+def _root_entry(entry: HostEntry) -> Document:
+    if entry.kind == "bind":
+        kind = "directory" if Path(entry.source or "/").is_dir() else "file"
+        return {"kind": kind, "target": entry.target, "content": "", "source": None}
+    content = (entry.content or b"").decode("latin-1")  # bytes as they are, through JSON
+    return {"kind": entry.kind, "target": entry.target, "content": content, "source": entry.source}
+
+
+def _mount_points(spec: SandboxSpec) -> list[Document]:
+    targets = [USER_HOME, WORKSPACE_ROOT, *(mount.target for mount in spec.environment.mounts)]
+    source = _repository_target(spec)
+    if source is not None:
+        targets.append(source)
+    return [
+        {"kind": "directory", "target": target, "content": "", "source": None}
+        for target in targets
+        if not target.startswith("/tmp/")  # noqa: S108 - a file system of its own inside
+    ]
+
+
+def _repository_target(spec: SandboxSpec) -> str | None:
+    source = spec.environment.repository_source
+    if source is None or any(source == top or source.startswith(f"{top}/") for top in _RESERVED):
+        return None
+    return source
+
+
+def _mount(target: str, kind: str, source: str, *options: str) -> Document:
+    return {"destination": target, "type": kind, "source": source, "options": list(options)}
+
+
+def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Document:
+    tmp_bytes = min(TMP_BYTES, (spec.limits.memory_bytes or 2 * TMP_BYTES) // 2)
+    safe = ("nosuid", "nodev")
+    mounts = [
+        _mount("/proc", "proc", "proc", *safe, "noexec"),
+        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "noexec", "mode=755", "size=64k"),
+        _mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            "nosuid",
+            "noexec",
+            "newinstance",
+            "ptmxmode=0666",
+            "mode=0620",
+        ),
+        _mount("/dev/shm", "tmpfs", "shm", *safe, "noexec", "mode=1777", "size=64m"),  # noqa: S108
+        _mount("/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108
+        _mount("/var/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108
+    ]
+    mounts += [
+        _mount(entry.target, "bind", entry.source or "", "rbind", "ro", *safe) for entry in binds
+    ]
+    mounts += [
+        _mount(mount.target, "bind", f"{STAGE}/staged/{index}", "rbind", "ro", *safe)
+        for index, mount in enumerate(spec.environment.mounts)
+    ]
+    for folder in (WORKSPACE_ROOT, USER_HOME):
+        mounts.append(_mount(folder, "bind", f"{STAGE}/merged{folder}", "bind", "rw", *safe))
+    target = _repository_target(spec)
+    if target is not None:
+        mounts.append(
+            _mount(target, "bind", f"{STAGE}/merged{WORKSPACE_ROOT}/repo", "bind", "rw", *safe)
+        )
+    ids = [{"containerID": 0, "hostID": first_id, "size": RANGE_SIZE}]
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": HOST_NAME,
+        "root": {"path": f"{STAGE}/root", "readonly": True},
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(INIT),
+            "env": ["PATH=/usr/bin:/bin"],
+            "cwd": "/",
+            "noNewPrivileges": True,
+            "oomScoreAdj": 500,
+            "capabilities": {name: [] for name in CAPABILITY_SETS},
+            "rlimits": [{"type": "RLIMIT_CORE", "hard": 0, "soft": 0}],
+        },
+        "mounts": mounts,
+        "annotations": {
+            "run.oci.seccomp_bpf_data": base64.b64encode(filters()[0]).decode(),
+        },
+        "linux": {
+            "namespaces": [{"type": name} for name in NAMESPACES],
+            "uidMappings": ids,
+            "gidMappings": ids,
+            "rootfsPropagation": "private",
+            "maskedPaths": list(MASKED_PATHS),
+            "readonlyPaths": list(READ_ONLY_PATHS),
+        },
+    }
+
+
+def exec_document(spec: ExecSpec, *, disk_bytes: int | None) -> Document:
+    """Build what the shim is given for one exec."""
+    return {
+        "id": spec.id,
+        "argv": list(spec.argv),
+        "variables": dict(spec.variables),
+        "working_directory": spec.working_directory,
+        "timeout_seconds": spec.timeout_seconds,
+        "grace_seconds": spec.grace_seconds,
+        "output_bytes": spec.output_bytes,
+        "keep_background": spec.keep_background,
+        "user": USER_ID,
+        "file_bytes": disk_bytes,
+    }
+
+
+def configuration_digest(document: Document) -> str:
+    """Digest the parts of a sandbox document that protect, leaving out what names one workspace."""
+    config = document["config"]
+    protections = {
+        "filters": document["filters"],
+        "namespaces": config["linux"]["namespaces"],
+        "masked": config["linux"]["maskedPaths"],
+        "readonly": config["linux"]["readonlyPaths"],
+        "process": config["process"],
+        "root_readonly": config["root"]["readonly"],
+        "options": [[mount["destination"], mount["options"]] for mount in config["mounts"]],
+        "limits": document["limits"],
+        "network": document["network"],
+    }
+    return hashlib.sha256(json.dumps(protections, sort_keys=True).encode()).hexdigest()
