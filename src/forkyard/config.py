@@ -130,3 +130,10 @@ class Layout:
     def trash(self) -> Path:
         """What is being removed."""
         return self.home / "trash"
+
+
+def server_environment(layout: Layout) -> dict[str, str]:
+    """Give the whole environment of a server started on demand: no secret of its starter's."""
+    kept = ("PATH", "HOME", "LANG", "FORKYARD_FAILPOINT", "PYTHONPATH")
+    named = {name: os.environ[name] for name in kept if name in os.environ}
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **named, "FORKYARD_HOME": str(layout.home)}

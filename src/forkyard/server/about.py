@@ -57,9 +57,9 @@ async def doctor(call: Call) -> DoctorReport:
 
 async def stop(call: Call) -> Nothing:
     """Exit soon; sandboxes stay."""
-    assert isinstance(call.body, StopRequest)
+    only_if_idle = call.asked(StopRequest).only_if_idle
     count = active(call.services.journal.state)
-    if call.body.only_if_idle and count:
+    if only_if_idle and count:
         raise ConflictError(
             f"cannot stop the server: {count} runs or sandboxes are in progress",
             hint="Wait for them, or stop it with `forkyard serve --stop`; they go on without it.",

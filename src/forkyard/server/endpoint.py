@@ -1,4 +1,4 @@
-"""Binding a unix socket whose path may be longer than the kernel's 107 bytes, for its owner only."""
+"""Binding a unix socket, for its owner only, whose path may be longer than 107 bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def listen(path: Path) -> socket.socket:
         listener.bind(f"/proc/self/fd/{directory}/{fresh}")
         os.chmod(fresh, 0o600, dir_fd=directory)
         listener.listen(BACKLOG)
-        listener.setblocking(False)
+        listener.settimeout(0)
         os.rename(fresh, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
         listener.close()

@@ -29,9 +29,8 @@ def find_exec(services: Services, text: str) -> Exec:
 
 async def create_exec(call: Call) -> bytes:
     """Run a command and wait for its end; a known id attaches instead of running again."""
-    body = call.body
+    body = call.asked(ExecRequest)
     services = call.services
-    assert isinstance(body, ExecRequest)
     workspace = find_workspace(services, call.parameters["id"])
     known = services.journal.state.execs.get(ExecId(body.id))
     if known is not None and known.workspace != workspace.id:
@@ -126,5 +125,5 @@ async def kill_exec(call: Call) -> Nothing:
     """End an exec and what it left behind; one that is over stays as it is."""
     row = find_exec(call.services, call.parameters["id"])
     if row.state is not ExecState.ENDED:
-        await call.services.workspaces.kill_exec(row.id)
+        await call.services.workspaces.kill_exec(row.workspace, row.id)
     return Nothing()

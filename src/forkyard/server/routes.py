@@ -38,7 +38,7 @@ _STREAM = {"stream": "stdout (default) or stderr.", **_FOLLOW}
 _ALL = {"all": "true: also those that serve runs."}
 
 
-def _row(  # noqa: PLR0913 - a row of the table below is read as one line
+def _row(  # noqa: PLR0917 - a row of the table below is read as one line
     method: str,
     path: str,
     summary: str,

@@ -16,6 +16,7 @@ from forkyard.server.services import Services
 from forkyard.server.spaces import find_workspace
 from forkyard.server.table import Answer, Call, bad_query
 from forkyard.server.views import candidate_view, run_summary, run_view
+from forkyard.wire.quickform import quick_request
 from forkyard.wire.results import (
     ApplicationInfo,
     ApplyRequest,
@@ -24,7 +25,6 @@ from forkyard.wire.results import (
     RunInfo,
     SubmitRequest,
 )
-from forkyard.wire.quickform import quick_request
 from forkyard.wire.taskfile import RunRequest, StartRequest, parse_run
 
 RUNS_HINT = "See `forkyard status`."
@@ -48,15 +48,12 @@ def find_attempt(services: Services, text: str) -> Attempt:
 def find_candidate(services: Services, text: str) -> Candidate:
     """Find a candidate by id."""
     candidates = {str(key): one for key, one in services.journal.state.candidates.items()}
-    return find(
-        "candidate", text, candidates, prefix="cand", hint="See `forkyard compare RUN`."
-    )
+    return find("candidate", text, candidates, prefix="cand", hint="See `forkyard compare RUN`.")
 
 
 async def submit_run(call: Call) -> RunInfo:
     """Submit a task file or the quick form."""
-    body = call.body
-    assert isinstance(body, SubmitRequest)
+    body = call.asked(SubmitRequest)
     if body.quick is not None:
         request = read_quick(body.quick)
     else:
@@ -80,8 +77,7 @@ def read_quick(quick: QuickRequest) -> RunRequest:
         include_uncommitted=quick.include_uncommitted,
         limits=RunLimits(
             parallel=quick.parallel or limits.parallel,
-            attempt_timeout_seconds=quick.attempt_timeout_seconds
-            or limits.attempt_timeout_seconds,
+            attempt_timeout_seconds=quick.attempt_timeout_seconds or limits.attempt_timeout_seconds,
             deadline_seconds=quick.deadline_seconds,
         ),
         repository_path=quick.repository,
@@ -156,9 +152,7 @@ async def attempt_log(call: Call) -> StreamingResponse:
 async def show_candidate(call: Call) -> CandidateInfo:
     """Show one candidate."""
     services = call.services
-    return candidate_view(
-        find_candidate(services, call.parameters["id"]), services.journal.state
-    )
+    return candidate_view(find_candidate(services, call.parameters["id"]), services.journal.state)
 
 
 async def candidate_patch(call: Call) -> FileResponse:
@@ -175,9 +169,8 @@ async def candidate_manifest(call: Call) -> FileResponse:
 
 async def apply_candidate(call: Call) -> ApplicationInfo:
     """Put its bytes into a folder of the host or into a workspace."""
-    body = call.body
+    body = call.asked(ApplyRequest)
     services = call.services
-    assert isinstance(body, ApplyRequest)
     candidate = find_candidate(services, call.parameters["id"])
     if body.target is not None:
         done = await services.candidates.apply_to_tree(candidate.id, Path(body.target))

@@ -85,7 +85,7 @@ async def _watch(
     idle_seconds: float | None,
     on_ready: Callable[[], None],
 ) -> None:
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag, no event
         await asyncio.sleep(0.001)
     on_ready()
 

@@ -80,7 +80,7 @@ class WorkspaceService(Protocol):
         """Run a command to its end, or attach to the exec of that id."""
         ...
 
-    async def kill_exec(self, exec_id: ExecId) -> None:
+    async def kill_exec(self, workspace: WorkspaceId, exec_id: ExecId) -> None:
         """End one exec and what it left behind."""
         ...
 

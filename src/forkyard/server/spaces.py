@@ -9,6 +9,7 @@ from pathlib import Path
 from starlette.responses import StreamingResponse
 
 from forkyard.errors import ConflictError, NotFoundError
+from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import (
     Limits,
     Snapshot,
@@ -79,7 +80,7 @@ def find_snapshot(services: Services, text: str) -> Snapshot:
 def find_workspace(services: Services, text: str) -> Workspace:
     """Find a workspace that is not deleted, by id or display name."""
     state = services.journal.state
-    exact = state.workspaces.get(text)  # type: ignore[call-overload] # any text may be asked for
+    exact = state.workspaces.get(WorkspaceId(text))
     if exact is not None and exact.state is not WorkspaceState.DELETED:
         return exact  # the hot path: a whole id
     things = {
@@ -103,8 +104,7 @@ def find_workspace(services: Services, text: str) -> Workspace:
 
 async def apply_template(call: Call) -> TemplateInfo:
     """Keep a recipe under a name."""
-    body = call.body
-    assert isinstance(body, TemplateRequest)
+    body = call.asked(TemplateRequest)
     spec = parse_template(body.text, body.file, folder=posixpath.dirname(body.file) or None)
     return TemplateInfo.model_validate(await call.services.templates.apply(body.name, spec))
 
@@ -160,8 +160,7 @@ async def template_log(call: Call) -> StreamingResponse:
 
 async def create_snapshot(call: Call) -> SnapshotInfo:
     """Take a snapshot of a workspace."""
-    body = call.body
-    assert isinstance(body, SnapshotRequest)
+    body = call.asked(SnapshotRequest)
     workspace = find_workspace(call.services, body.workspace)
     return SnapshotInfo.model_validate(
         await call.services.snapshots.create(body.name, workspace.id)
@@ -230,9 +229,8 @@ def merged_limits(request: LimitsRequest | None, base: Limits) -> Limits | None:
 
 async def create_workspace(call: Call) -> WorkspaceInfo:
     """Fork a workspace."""
-    body = call.body
+    body = call.asked(WorkspaceRequest)
     services = call.services
-    assert isinstance(body, WorkspaceRequest)
     snapshot = origin(services, body)
     workspace = await services.workspaces.create(
         snapshot,
@@ -262,7 +260,7 @@ async def show_workspace(call: Call) -> WorkspaceInfo:
 async def delete_workspace(call: Call) -> Nothing:
     """Remove a workspace from the host; one that is gone already is fine by its whole id."""
     text = call.parameters["id"]
-    gone = call.services.journal.state.workspaces.get(text)  # type: ignore[call-overload]
+    gone = call.services.journal.state.workspaces.get(WorkspaceId(text))
     if gone is None or gone.state is not WorkspaceState.DELETED:
         await call.services.workspaces.delete(_own(call.services, text).id)
     return Nothing()

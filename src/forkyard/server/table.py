@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
@@ -13,6 +14,8 @@ from forkyard.errors import ConfigError, Problem
 from forkyard.server.services import Services
 from forkyard.wire.errors import problems_of
 from forkyard.wire.schema import RequestModel
+
+R = TypeVar("R", bound=RequestModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,12 @@ class Call:
     query: Mapping[str, str]
     body: RequestModel | None
     request: Request
+
+    def asked(self, model: type[R]) -> R:
+        """Give the body as the model that the route's row names."""
+        if not isinstance(self.body, model):
+            raise TypeError(f"the row of {self.request.url.path} takes no {model.__name__}")
+        return self.body
 
     def number(self, name: str, default: int) -> int:
         """Read a non-negative number from the query."""
@@ -62,7 +71,7 @@ class Route:
     path: str
     summary: str
     handler: Handler
-    answers: object
+    answers: Any
     """The model of the JSON answer, or a media type for streams of bytes."""
     takes: type[RequestModel] | None = None
     status: int = 200

@@ -37,9 +37,7 @@ def run_view(run: Run, state: State) -> RunInfo:
         deadline_at=run.deadline_at,
         cancel_requested=run.cancel_requested,
         tasks=[
-            _task_view(
-                task, progress, [one for one in attempts if one.task == index], state
-            )
+            _task_view(task, progress, [one for one in attempts if one.task == index], state)
             for index, (task, progress) in enumerate(zip(run.tasks, run.progress, strict=True))
         ],
     )
@@ -195,8 +193,7 @@ def active(state: State, builds: int = 0) -> int:
     """Count what keeps a server from having nothing to do."""
     runs = sum(run.ended_at is None for run in state.runs.values())
     sandboxes = sum(
-        one.state
-        in (WorkspaceState.STARTING, WorkspaceState.RUNNING, WorkspaceState.STOPPING)
+        one.state in (WorkspaceState.STARTING, WorkspaceState.RUNNING, WorkspaceState.STOPPING)
         for one in state.workspaces.values()
     )
     return runs + sandboxes + builds

@@ -106,5 +106,5 @@ def _sentence(kind: str, message: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Give text that any JSON or UTF-8 reader accepts: undecodable bytes become ``\\xNN``."""
+    r"""Give text that any JSON or UTF-8 reader accepts: undecodable bytes become ``\xNN``."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -15,53 +15,50 @@ from forkyard.wire.schema import (
 )
 
 
-class QuickAgent(RequestModel):
-    """A named shell command that gets the prompt as $PROMPT."""
-
-    name: str
-    command: str
-
-
 class QuickRequest(RequestModel):
     """The quick form of a task: everything that fits a command line."""
 
-    prompt: Annotated[str, Field(min_length=1)]
-    agents: Annotated[list[QuickAgent], Field(min_length=1)]
-    attempts: Annotated[int, Field(ge=1, le=256)] = 1
+    prompt: str
+    agents: list[str]
+    """Each ``NAME=SHELL COMMAND``; the command gets the prompt as $PROMPT."""
+    cwd: Annotated[str, Field(pattern=r"^/")]
+    """Where relative paths start."""
+    attempts: int = 1
+    """Of each agent."""
     checks: list[str] = []
-    repository: str | None = None
-    """Absolute path of the repository to start from, uncommitted work included."""
+    repository: str = "."
+    include_uncommitted: bool = True
     snapshot: str | None = None
+    """Start from this snapshot instead of the repository."""
     template: str | None = None
-    name: str | None = None
+    """Start from this template's snapshot instead of the repository."""
     protected: list[str] = []
     scope: list[str] = []
     held_out: list[str] = []
-    """Absolute paths of folders."""
-    parallel: Annotated[int, Field(ge=1, le=256)] | None = None
+    parallel: Annotated[int, Field(ge=1, le=64)] | None = None
     attempt_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _one_origin(self) -> QuickRequest:
-        if sum(one is not None for one in (self.repository, self.snapshot, self.template)) != 1:
-            raise ValueError("needs exactly one of repository, snapshot and template")
+        if self.snapshot is not None and self.template is not None:
+            raise ValueError("needs at most one of snapshot and template")
         return self
 
 
-class RunRequest(RequestModel):
-    """A task file (its text and the path it was read from), or the quick form."""
+class SubmitRequest(RequestModel):
+    """A task file (its text and the absolute path it was read from), or the quick form."""
 
     text: str | None = None
     file: str | None = None
     quick: QuickRequest | None = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> RunRequest:
+    def _one_form(self) -> SubmitRequest:
         if (self.text is None) == (self.quick is None):
             raise ValueError("needs exactly one of text (with file) and quick")
-        if self.text is not None and self.file is None:
-            raise ValueError("text needs the path of its file")
+        if self.text is not None and (self.file is None or not self.file.startswith("/")):
+            raise ValueError("text needs the absolute path of its file")
         return self
 
 
@@ -185,8 +182,6 @@ class RunInfo(AnswerModel):
     cancel_requested: bool = False
     tasks: list[TaskInfo] = []
     usage: UsageInfo = UsageInfo()
-    notes: list[Text] = []
-    """What a person should know about how it was set up (uncommitted work included, ...)."""
 
 
 class RunSummary(AnswerModel):

@@ -73,7 +73,7 @@ class DoctorReport(AnswerModel):
 
 
 class TemplateRequest(RequestModel):
-    """A template file, as text, with the path it was read from (for messages and relative paths)."""
+    """A template file as text, with the path it was read from: relative paths start there."""
 
     name: Name
     text: str

@@ -1,0 +1,1 @@
+"""The SDK: forks, commands and runs from Python. It knows the wire format and nothing behind it."""

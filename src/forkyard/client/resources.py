@@ -1,0 +1,313 @@
+"""Templates, snapshots, runs and candidates in the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from forkyard.client.connection import Connection
+from forkyard.client.events import Events
+from forkyard.errors import ConfigError, ConflictError, NotFoundError, WorkspaceError
+from forkyard.wire.results import (
+    ApplicationInfo,
+    ApplyRequest,
+    CandidateInfo,
+    QuickRequest,
+    RunInfo,
+    RunSummary,
+    SubmitRequest,
+)
+from forkyard.wire.schema import (
+    Nothing,
+    SnapshotInfo,
+    SnapshotRequest,
+    TemplateInfo,
+    TemplateRequest,
+)
+
+FINAL_RUN_STATES = frozenset({"finished", "cancelled", "interrupted"})
+LOOK_SECONDS = 0.2
+
+T = TypeVar("T")
+
+
+class Templates:
+    """All templates of an installation."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Keep the connection."""
+        self._connection = connection
+
+    async def apply(self, file: str | Path, *, name: str | None = None) -> TemplateInfo:
+        """Keep a template file's recipe under a name (by default the file's own).
+
+        Raises:
+            ConfigError: With every problem of the file.
+        """
+        path = absolute(file)
+        text = await asyncio.to_thread(read_text, path)
+        return await self.apply_text(text, name=name or path.stem, file=str(path))
+
+    async def apply_text(self, text: str, *, name: str, file: str) -> TemplateInfo:
+        """Keep a recipe given as text; relative paths in it start at the file's folder."""
+        return await self._connection.ask(
+            "POST",
+            "/v1/templates",
+            TemplateInfo,
+            body=TemplateRequest(name=name, text=text, file=file),
+            may_repeat=True,
+        )
+
+    async def build(self, name: str, *, timeout_seconds: float | None = None) -> TemplateInfo:
+        """Build a template and wait for its snapshot.
+
+        Raises:
+            WorkspaceError: The build failed; the log says more.
+        """
+        await self.begin_build(name)
+        template = await _until(
+            lambda: self.get(name), lambda one: one.state != "building", timeout_seconds
+        )
+        if template.state != "ready":
+            raise WorkspaceError(
+                template.trouble or f"cannot build template {name}: it is {template.state}",
+                hint=f"See its log with `forkyard template show {name} --log`.",
+            )
+        return template
+
+    async def begin_build(self, name: str) -> TemplateInfo:
+        """Start a build and return at once."""
+        return await self._connection.ask(
+            "POST", f"/v1/templates/{name}/build", TemplateInfo, may_repeat=True
+        )
+
+    def log(self, name: str, *, follow: bool = False) -> AsyncIterator[bytes]:
+        """Give the log of the newest build as it comes."""
+        return self._connection.stream(f"/v1/templates/{name}/log", query={"follow": _flag(follow)})
+
+    async def get(self, name: str) -> TemplateInfo:
+        """Find a template by name or id."""
+        return await self._connection.ask("GET", f"/v1/templates/{name}", TemplateInfo)
+
+    async def list(self) -> list[TemplateInfo]:
+        """List templates."""
+        return await self._connection.ask_list("/v1/templates", TemplateInfo)
+
+    async def delete(self, name: str) -> None:
+        """Remove a template; snapshots of it stay."""
+        await self._connection.ask("DELETE", f"/v1/templates/{name}", Nothing)
+
+
+class Snapshots:
+    """All snapshots of an installation."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Keep the connection."""
+        self._connection = connection
+
+    async def create(self, name: str, *, workspace: str) -> SnapshotInfo:
+        """Take a snapshot of a workspace."""
+        return await self._connection.ask(
+            "POST",
+            "/v1/snapshots",
+            SnapshotInfo,
+            body=SnapshotRequest(name=name, workspace=workspace),
+        )
+
+    async def wait_until_ready(
+        self, name: str, *, timeout_seconds: float | None = None
+    ) -> SnapshotInfo:
+        """Wait until a snapshot can be forked.
+
+        Raises:
+            NotFoundError: No such snapshot.
+            WorkspaceError: Taking it failed.
+            ConflictError: It was not ready in time.
+        """
+        snapshot = await _until(
+            lambda: self.get(name), lambda one: one.state != "pending", timeout_seconds
+        )
+        if snapshot.state != "ready":
+            raise WorkspaceError(
+                snapshot.trouble or f"cannot use snapshot {name}: it is {snapshot.state}",
+                hint=f"See `forkyard snapshot show {name}`.",
+            )
+        return snapshot
+
+    async def get(self, name: str) -> SnapshotInfo:
+        """Find a snapshot by name or id."""
+        return await self._connection.ask("GET", f"/v1/snapshots/{name}", SnapshotInfo)
+
+    async def list(self, *, everything: bool = False) -> list[SnapshotInfo]:
+        """List snapshots; with `everything` also derived ones."""
+        query = {"all": "true"} if everything else None
+        return await self._connection.ask_list("/v1/snapshots", SnapshotInfo, query=query)
+
+    async def delete(self, name: str) -> None:
+        """Remove a snapshot that nothing uses."""
+        await self._connection.ask("DELETE", f"/v1/snapshots/{name}", Nothing)
+
+
+class Runs:
+    """All runs of an installation."""
+
+    def __init__(self, connection: Connection, events: Events) -> None:
+        """Keep the connection and the event stream."""
+        self._connection = connection
+        self._events = events
+
+    async def submit_file(self, file: str | Path) -> RunInfo:
+        """Submit a task file; the run goes on by itself.
+
+        Raises:
+            ConfigError: With every problem of the file.
+        """
+        path = absolute(file)
+        text = await asyncio.to_thread(read_text, path)
+        return await self._submit(SubmitRequest(text=text, file=str(path)))
+
+    async def submit(self, request: QuickRequest) -> RunInfo:
+        """Submit the quick form."""
+        return await self._submit(SubmitRequest(quick=request))
+
+    async def _submit(self, request: SubmitRequest) -> RunInfo:
+        return await self._connection.ask("POST", "/v1/runs", RunInfo, body=request)
+
+    async def get(self, run: str) -> RunInfo:
+        """Find a run by id, abbreviation or name; `last` is the newest."""
+        return await self._connection.ask("GET", f"/v1/runs/{run}", RunInfo)
+
+    async def list(self) -> list[RunSummary]:
+        """List runs."""
+        return await self._connection.ask_list("/v1/runs", RunSummary)
+
+    async def watch(self, run: str) -> AsyncIterator[RunInfo]:
+        """Give the run now and after every change, until it is over."""
+        info = await self.get(run)
+        yield info
+        if is_over(info):
+            return
+        # Asked again once the stream stands, so that no change falls between the two.
+        async for _ in self._events.changes(run=info.id):
+            newer = await self.get(info.id)
+            if newer != info:
+                info = newer
+                yield info
+            if is_over(info):
+                return
+
+    async def wait(self, run: str) -> RunInfo:
+        """Wait until a run is over, its attempts' workspaces removed."""
+        info: RunInfo | None = None
+        async for one in self.watch(run):
+            info = one
+        if info is None:
+            raise NotFoundError(f"cannot find run {run!r}: no such run")
+        return info
+
+    async def cancel(self, run: str) -> RunInfo:
+        """Ask a run to end; what was found is kept."""
+        return await self._post(run, "cancel")
+
+    async def retry(self, run: str) -> RunInfo:
+        """Start again what trouble of ours ended."""
+        return await self._post(run, "retry")
+
+    async def regrade(self, run: str) -> RunInfo:
+        """Evaluate the candidates again."""
+        return await self._post(run, "regrade")
+
+    async def _post(self, run: str, verb: str) -> RunInfo:
+        return await self._connection.ask("POST", f"/v1/runs/{run}/{verb}", RunInfo)
+
+    def log(
+        self, attempt: str, *, stream: str = "stdout", follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Give what an attempt's agent printed, as it comes."""
+        return self._connection.stream(
+            f"/v1/attempts/{attempt}/log", query={"stream": stream, "follow": _flag(follow)}
+        )
+
+
+class Candidates:
+    """What attempts yielded."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Keep the connection."""
+        self._connection = connection
+
+    async def get(self, candidate: str) -> CandidateInfo:
+        """Find a candidate by id or abbreviation."""
+        return await self._connection.ask("GET", f"/v1/candidates/{candidate}", CandidateInfo)
+
+    async def patch(self, candidate: str) -> bytes:
+        """Give its patch, byte for byte."""
+        return await self._connection.send("GET", f"/v1/candidates/{candidate}/patch")
+
+    async def manifest(self, candidate: str) -> bytes:
+        """Give its manifest (JSON)."""
+        return await self._connection.send("GET", f"/v1/candidates/{candidate}/manifest")
+
+    async def apply(
+        self, candidate: str, *, target: str | Path | None = None, workspace: str | None = None
+    ) -> ApplicationInfo:
+        """Put its bytes into a folder of this machine, or into a workspace.
+
+        Raises:
+            ConflictError: A touched path is not as it was in the recorded base; nothing changed.
+        """
+        where = None if target is None else str(absolute(target))
+        return await self._connection.ask(
+            "POST",
+            f"/v1/candidates/{candidate}/apply",
+            ApplicationInfo,
+            body=ApplyRequest(target=where, workspace=workspace),
+        )
+
+
+async def _until(
+    ask: Callable[[], Awaitable[T]], is_done: Callable[[T], bool], timeout_seconds: float | None
+) -> T:
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    while not is_done(found := await ask()):
+        if deadline is not None and time.monotonic() > deadline:
+            raise ConflictError(
+                f"cannot wait any longer: it is not done after {timeout_seconds:g} s",
+                hint="Give it more time; the server goes on with it.",
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+    return found
+
+
+def is_over(run: RunInfo) -> bool:
+    """Say whether nothing of a run will change any more by itself."""
+    return run.state in FINAL_RUN_STATES
+
+
+def absolute(path: str | Path) -> Path:
+    """Give a path as seen from anywhere."""
+    return Path(path).absolute()
+
+
+def read_text(path: Path) -> str:
+    """Read a file that a person wrote.
+
+    Raises:
+        NotFoundError: It is not there.
+        ConfigError: It cannot be read as UTF-8 text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"cannot read {path}: no such file") from error
+    except OSError as error:
+        raise NotFoundError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from error
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
