@@ -1,0 +1,1 @@
+"""Judging a candidate where no agent can reach: checks, baseline, verdict, ranking."""

@@ -1,0 +1,329 @@
+"""What base and candidate together say: states per test, one verdict, reasons in words. Pure.
+
+Rules, in the order in which they are asked:
+
+- a check that could not be run because of us decides nothing: `not-evaluated`;
+- *required* are the tests that failed in every run on the base; *kept* those that passed in all;
+- a kept test that now fails, is skipped or is absent is broken; absent and skipped never pass;
+- broken something: `regressed`, unless something was required and nothing of it was fixed;
+- nothing required: `no-regression-shown`, because nothing could have been shown;
+- all required fixed and no new test fails: `solved`; some fixed: `partial`; none: `failed`.
+
+The exit status of a check with a report is a test of its own, named ``<check>``: it fails when
+the check exits non-zero though its report shows no failure (or there is no report). Broken it
+counts; failing before and now it does not, since the report speaks for the tests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from forkyard.model.verdict import (
+    Assurance,
+    Baseline,
+    Check,
+    CheckResult,
+    CheckRun,
+    CheckState,
+    ReportFormat,
+    TestOutcome,
+    TestState,
+    VerdictKind,
+)
+
+NOT_FOUND_EXITS = frozenset({126, 127})
+"""What a shell gives when the command is not there or may not be run."""
+_NAMED = 3
+"""Tests named in one reason; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome of comparing one candidate with the base."""
+
+    kind: VerdictKind
+    checks: tuple[CheckResult, ...] = ()
+    reasons: tuple[str, ...] = ()
+    trouble: str | None = None
+    assurance: Assurance = Assurance.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Tests of all checks, by what became of them; names carry the check where there are many."""
+
+    fixed: tuple[str, ...] = ()
+    unfixed: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    new_failed: tuple[str, ...] = ()
+    new_passed: tuple[str, ...] = ()
+    flaky: tuple[str, ...] = ()
+
+
+def status_id(check: str) -> str:
+    """Name the pseudo-test that stands for the exit status of a check with a report."""
+    return f"<{check}>"
+
+
+def compare(checks: Sequence[Check], baseline: Baseline, runs: Sequence[CheckRun]) -> Judgement:
+    """Judge a candidate.
+
+    Args:
+        checks: The task's.
+        baseline: What they said of the base, every repeat.
+        runs: What they say of the candidate, one run for each check.
+    """
+    if not checks:
+        return Judgement(
+            kind=VerdictKind.NOT_EVALUATED, reasons=("not judged: the task has no checks",)
+        )
+    if baseline.trouble is not None:
+        return _not_judged(baseline.trouble)
+    before: dict[str, list[CheckRun]] = defaultdict(list)
+    for run in baseline.checks:
+        before[run.name].append(run)
+    now = {run.name: run for run in runs}
+    results: list[CheckResult] = []
+    for check in checks:
+        trouble = _trouble(check, before[check.name], now.get(check.name))
+        if trouble is not None:
+            return _not_judged(trouble, results)
+        results.append(_result(check, before[check.name], now[check.name]))
+    tally = tally_of(results, before)
+    kind = _kind(tally)
+    return Judgement(
+        kind=kind,
+        checks=tuple(results),
+        reasons=tuple(_reasons(kind, tally, results)),
+        assurance=Assurance.IN_PROCESS,
+    )
+
+
+def tally_of(
+    results: Sequence[CheckResult], before: Mapping[str, Sequence[CheckRun]] | None = None
+) -> Tally:
+    """Sort all tests of all checks by what became of them.
+
+    A missing test was broken where it passed on the base, and is otherwise not fixed; without
+    the base's runs it is taken for broken.
+    """
+    many = len(results) > 1
+    groups: dict[str, list[str]] = defaultdict(list)
+    for result in results:
+        for test, state in result.tests.items():
+            shown = f"{result.name}: {test}" if many and test != result.name else test
+            group = _GROUPS.get(state)
+            if test == status_id(result.name) and group in {"kept", "unfixed"}:
+                group = None
+            if state is TestState.MISSING and before is not None:
+                base = base_outcome(test, before.get(result.name, ()))
+                group = "unfixed" if base is TestOutcome.FAILED else "broken"
+            if group is not None:
+                groups[group].append(shown)
+    return Tally(**{name: tuple(tests) for name, tests in groups.items()})
+
+
+_GROUPS = {
+    TestState.FAIL_TO_PASS: "fixed",
+    TestState.PASS_TO_PASS: "kept",
+    TestState.STILL_FAILING: "unfixed",
+    TestState.REGRESSED: "broken",
+    TestState.MISSING: "broken",
+    TestState.NEW_FAILED: "new_failed",
+    TestState.NEW_PASSED: "new_passed",
+    TestState.FLAKY: "flaky",
+}
+
+
+def base_outcome(test: str, runs: Sequence[CheckRun]) -> TestOutcome | None:
+    """Give what all runs on the base agree on for one test; None where they disagree."""
+    seen = {run.outcomes.get(test, TestOutcome.MISSING) for run in runs}
+    return seen.pop() if len(seen) == 1 else None
+
+
+def _trouble(check: Check, before: Sequence[CheckRun], now: CheckRun | None) -> str | None:
+    if not before:
+        return f"check {check.name} was never run on the base"
+    if now is None:
+        return f"check {check.name} was not run"
+    if now.state is CheckState.COULD_NOT_RUN:
+        return f"check {check.name} could not be run: {now.detail or 'no reason is known'}"
+    exits = {run.exit_code for run in (*before, now)}
+    if len(exits) == 1 and exits <= NOT_FOUND_EXITS:
+        return (
+            f"check {check.name} exits {now.exit_code} on the base too: "
+            "its command is not found or not executable in the workspace"
+        )
+    return None
+
+
+def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckResult:
+    tests: dict[str, TestState] = {}
+    ids = list(dict.fromkeys(test for run in before for test in run.outcomes))
+    ids += [test for test in now.outcomes if test not in set(ids)]
+    for test in ids:
+        base = base_outcome(test, before)
+        outcome = now.outcomes.get(test, TestOutcome.MISSING)
+        tests[test] = TestState.FLAKY if base is None else _STATES[base, outcome]
+    if check.report is not ReportFormat.EXIT and not _are_missing(now, tests):
+        tests |= _status_state(check, before, now)
+    state = now.state
+    if state is CheckState.PASSED and any(one in _BAD for one in tests.values()):
+        state = CheckState.FAILED
+    return CheckResult(
+        name=now.name,
+        state=state,
+        exit_code=now.exit_code,
+        elapsed_seconds=now.elapsed_seconds,
+        tests=tests,
+        detail=now.detail,
+        log=now.log,
+    )
+
+
+def _are_missing(now: CheckRun, tests: Mapping[str, TestState]) -> bool:
+    # Then each test tells already what the exit status would tell once more.
+    no_report = now.state in {CheckState.NO_REPORT, CheckState.TIMED_OUT}
+    return no_report and TestState.MISSING in tests.values()
+
+
+_BAD = frozenset(
+    {TestState.REGRESSED, TestState.MISSING, TestState.STILL_FAILING, TestState.NEW_FAILED}
+)
+_STATES = {
+    (TestOutcome.FAILED, TestOutcome.PASSED): TestState.FAIL_TO_PASS,
+    (TestOutcome.FAILED, TestOutcome.FAILED): TestState.STILL_FAILING,
+    (TestOutcome.FAILED, TestOutcome.SKIPPED): TestState.STILL_FAILING,
+    (TestOutcome.FAILED, TestOutcome.MISSING): TestState.MISSING,
+    (TestOutcome.PASSED, TestOutcome.PASSED): TestState.PASS_TO_PASS,
+    (TestOutcome.PASSED, TestOutcome.FAILED): TestState.REGRESSED,
+    (TestOutcome.PASSED, TestOutcome.SKIPPED): TestState.REGRESSED,
+    (TestOutcome.PASSED, TestOutcome.MISSING): TestState.MISSING,
+    (TestOutcome.SKIPPED, TestOutcome.PASSED): TestState.NEW_PASSED,
+    (TestOutcome.SKIPPED, TestOutcome.FAILED): TestState.NEW_FAILED,
+    (TestOutcome.SKIPPED, TestOutcome.SKIPPED): TestState.SKIPPED,
+    (TestOutcome.SKIPPED, TestOutcome.MISSING): TestState.SKIPPED,
+    (TestOutcome.MISSING, TestOutcome.PASSED): TestState.NEW_PASSED,
+    (TestOutcome.MISSING, TestOutcome.FAILED): TestState.NEW_FAILED,
+    (TestOutcome.MISSING, TestOutcome.SKIPPED): TestState.SKIPPED,
+    (TestOutcome.MISSING, TestOutcome.MISSING): TestState.SKIPPED,
+}
+"""Base, candidate -> state. A skipped test did not pass, so skipping one is no way out."""
+
+
+def _status_state(check: Check, before: Sequence[CheckRun], now: CheckRun) -> dict[str, TestState]:
+    was, is_bad = {_is_status_bad(run) for run in before}, _is_status_bad(now)
+    if was == {False} and not is_bad:
+        return {}
+    if len(was) > 1:
+        state = TestState.FLAKY
+    elif was == {True}:
+        state = TestState.STILL_FAILING if is_bad else TestState.FAIL_TO_PASS
+    else:
+        state = TestState.REGRESSED
+    return {status_id(check.name): state}
+
+
+def _is_status_bad(run: CheckRun) -> bool:
+    if run.state in {CheckState.NO_REPORT, CheckState.TIMED_OUT}:
+        return True
+    return run.exit_code != 0 and TestOutcome.FAILED not in run.outcomes.values()
+
+
+def _kind(tally: Tally) -> VerdictKind:
+    if tally.broken:
+        hopeless = tally.unfixed and not tally.fixed
+        return VerdictKind.FAILED if hopeless else VerdictKind.REGRESSED
+    if not tally.fixed and not tally.unfixed:
+        return VerdictKind.REGRESSED if tally.new_failed else VerdictKind.NO_REGRESSION_SHOWN
+    if not tally.fixed:
+        return VerdictKind.FAILED
+    if tally.unfixed or tally.new_failed:
+        return VerdictKind.PARTIAL
+    return VerdictKind.SOLVED
+
+
+def _not_judged(trouble: str, results: Iterable[CheckResult] = ()) -> Judgement:
+    return Judgement(
+        kind=VerdictKind.NOT_EVALUATED,
+        checks=tuple(results),
+        reasons=(f"not judged, through no fault of the candidate: {trouble}",),
+        trouble=trouble,
+    )
+
+
+def _reasons(kind: VerdictKind, tally: Tally, results: Sequence[CheckResult]) -> Iterable[str]:
+    yield _headline(kind, tally)
+    if tally.fixed and tally.unfixed:
+        yield f"{_tests(tally.unfixed)} still {_verb(tally.unfixed, 'fails', 'fail')}: " + names(
+            tally.unfixed
+        )
+    if tally.broken and kind is VerdictKind.FAILED:
+        yield f"breaks {_tests(tally.broken)} that passed: {names(tally.broken)}"
+    if tally.new_failed:
+        verb = _verb(tally.new_failed, "fails", "fail")
+        yield f"{_tests(tally.new_failed)} that the base does not run {verb}: " + names(
+            tally.new_failed
+        )
+    for result in results:
+        yield from _check_reason(result)
+    if tally.flaky:
+        flaky = f"{_tests(tally.flaky)} gave different results on the base itself"
+        yield f"{flaky} and decided nothing: {names(tally.flaky)}"
+
+
+def _headline(kind: VerdictKind, tally: Tally) -> str:
+    fixed = f"{_failing(tally.fixed)} now {_verb(tally.fixed, 'passes', 'pass')}"
+    kept = f", {len(tally.kept)} still {_verb(tally.kept, 'passes', 'pass')}" if tally.kept else ""
+    match kind:
+        case VerdictKind.SOLVED:
+            return f"solves the task: {fixed}{kept}"
+        case VerdictKind.NO_REGRESSION_SHOWN:
+            shown = f"{_tests(tally.kept)} still {_verb(tally.kept, 'passes', 'pass')}"
+            return f"breaks nothing that was checked ({shown}); no test failed on the base"
+        case VerdictKind.PARTIAL:
+            return f"solves a part: {fixed}{kept}"
+        case VerdictKind.REGRESSED if tally.broken:
+            also = f", though {fixed}" if tally.fixed else ""
+            return f"breaks {_tests(tally.broken)} that passed: {names(tally.broken)}{also}"
+        case VerdictKind.REGRESSED:
+            return "breaks a suite that was green"
+        case _:
+            verb = _verb(tally.unfixed, "fails", "fail")
+            return f"does not solve the task: {_tests(tally.unfixed)} still {verb}: " + names(
+                tally.unfixed
+            )
+
+
+def _check_reason(result: CheckResult) -> Iterable[str]:
+    if result.state is CheckState.TIMED_OUT:
+        yield f"check {result.name} was stopped at its time limit"
+    elif result.state is CheckState.NO_REPORT:
+        yield f"check {result.name} left no report that can be read: {result.detail}"
+    elif result.tests.get(status_id(result.name)) is TestState.REGRESSED:
+        yield (
+            f"check {result.name} exits {result.exit_code} though its report shows no failure, "
+            "which it did not do on the base"
+        )
+
+
+def names(tests: Sequence[str]) -> str:
+    """Name the first few tests and count the rest."""
+    shown = ", ".join(tests[:_NAMED])
+    more = len(tests) - _NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _tests(tests: Sequence[str]) -> str:
+    return f"{len(tests)} {_verb(tests, 'test', 'tests')}"
+
+
+def _failing(tests: Sequence[str]) -> str:
+    return f"{len(tests)} failing {_verb(tests, 'test', 'tests')}"
+
+
+def _verb(tests: Sequence[str], one: str, many: str) -> str:
+    return one if len(tests) == 1 else many
