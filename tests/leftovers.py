@@ -115,7 +115,7 @@ class Session:
 
 
 def _ancestry(pid: int, running: dict[int, Process]) -> list[Process]:
-    chain = []
+    chain: list[Process] = []
     while pid in running and len(chain) < 64:
         chain.append(running[pid])
         pid = running[pid].parent
