@@ -16,7 +16,7 @@ from pathlib import Path
 from forkyard.base.durable import failpoint, make_directory, write_file
 from forkyard.config import Layout
 from forkyard.evaluation.interface import JudgeWorkspaces
-from forkyard.evaluation.reports import junit
+from forkyard.evaluation.reports import apart, junit
 from forkyard.model.execution import Exec, ExecResult, StopReason
 from forkyard.model.ids import ExecId, WorkspaceId, new_exec_id
 from forkyard.model.verdict import Check, CheckRun, CheckState, ReportFormat, TestOutcome
@@ -81,7 +81,7 @@ async def run_check(
         return replace(run, state=CheckState.NO_REPORT, detail=content)
     await asyncio.to_thread(write_file, out / f"{check.name}.report.xml", content)
     try:
-        outcomes = await junit.read_apart(content)
+        outcomes = await apart.read_apart(content)
     except junit.ReportError as error:
         return replace(run, state=CheckState.NO_REPORT, detail=str(error))
     return by_report(run, result, outcomes)

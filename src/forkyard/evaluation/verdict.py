@@ -162,11 +162,11 @@ def _trouble(check: Check, before: Sequence[CheckRun], now: CheckRun | None) -> 
 
 def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckResult:
     tests: dict[str, TestState] = {}
-    ids = list(dict.fromkeys(test for run in before for test in run.outcomes))
-    ids += [test for test in now.outcomes if test not in set(ids)]
+    outcomes = _collected(before, now)
+    ids = dict.fromkeys(test for run in before for test in run.outcomes) | dict.fromkeys(outcomes)
     for test in ids:
         base = base_outcome(test, before)
-        outcome = now.outcomes.get(test, TestOutcome.MISSING)
+        outcome = outcomes.get(test, TestOutcome.MISSING)
         tests[test] = TestState.FLAKY if base is None else _STATES[base, outcome]
     if check.report is not ReportFormat.EXIT and not _are_missing(now, tests):
         tests |= _status_state(check, before, now)
@@ -182,6 +182,39 @@ def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckRes
         detail=now.detail,
         log=now.log,
     )
+
+
+def _collected(before: Sequence[CheckRun], now: CheckRun) -> dict[str, TestOutcome]:
+    """Give the candidate's outcomes, with a say for files that the base could not even load.
+
+    Runners report such a file as one failing test named like the file. Once it loads, that name
+    is gone and the file's own tests are there instead: they answer for it together.
+    """
+    outcomes = dict(now.outcomes)
+    known = {test for run in before for test in run.outcomes}
+    for test in known - outcomes.keys():
+        group, _, name = test.rpartition("::")
+        if group not in _LOAD_FAILURES or base_outcome(test, before) is not TestOutcome.FAILED:
+            continue
+        own = {
+            outcome
+            for other, outcome in now.outcomes.items()
+            if other not in known and _is_in(name, other)
+        }
+        if TestOutcome.FAILED in own:
+            outcomes[test] = TestOutcome.FAILED
+        elif TestOutcome.PASSED in own:
+            outcomes[test] = TestOutcome.PASSED
+    return outcomes
+
+
+_LOAD_FAILURES = frozenset({"", "unittest.loader._FailedTest"})
+"""Classes under which pytest and unittest report a file that cannot be loaded."""
+
+
+def _is_in(module: str, test: str) -> bool:
+    group = test.rpartition("::")[0]
+    return group == module or group.startswith(f"{module}.")
 
 
 def _are_missing(now: CheckRun, tests: Mapping[str, TestState]) -> bool:

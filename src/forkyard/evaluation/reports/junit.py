@@ -1,9 +1,9 @@
 """JUnit XML -> outcome per test id.
 
 The report was written where candidate code ran, so it is read as a stream with bounds on
-everything, a document type or entity is refused at its first byte, and `read_apart` parses in a
-process of its own without privileges. Nothing of the report but ids and outcomes is believed:
-not its counters, not its times.
+everything, and a document type or entity is refused at its first byte; `apart.read_apart` runs
+this module in a process of its own without privileges. Nothing of the report but ids and
+outcomes is believed: not its counters, not its times.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import sys
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from forkyard.base import process
-from forkyard.errors import EvaluationError, WorkspaceError
 from forkyard.model.verdict import TestOutcome
 
 MAX_BYTES = 64 * 1024**2
@@ -65,39 +63,6 @@ def parse(content: bytes) -> dict[str, TestOutcome]:
     return reader.outcomes
 
 
-async def read_apart(content: bytes) -> dict[str, TestOutcome]:
-    """Do the same as `parse` in an unprivileged process, so that only text comes back.
-
-    Raises:
-        ReportError: As `parse`; also when reading took too much time or memory.
-        EvaluationError: The process could not be started.
-
-    Cancellation:
-        The process is killed before the cancellation goes on.
-    """
-    if len(content) > MAX_BYTES:
-        raise ReportError(f"the report has {len(content)} bytes, {MAX_BYTES} at most are read")
-    argv = [sys.executable, "-P", "-m", "forkyard.evaluation.reports.junit"]
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    try:
-        done = await process.run_async(
-            argv,
-            variables={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"},
-            stdin=content,
-            timeout_seconds=PARSE_SECONDS,
-        )
-    except WorkspaceError as error:
-        if "still running" in error.message:
-            raise ReportError(f"reading the report took more than {PARSE_SECONDS} s") from error
-        raise EvaluationError(error.message, hint=error.hint) from error
-    if not done.succeeded:
-        raise ReportError("reading the report took too much memory or time")
-    answer = json.loads(done.stdout)
-    if "problem" in answer:
-        raise ReportError(str(answer["problem"]))
-    return {str(name): TestOutcome(outcome) for name, outcome in answer["outcomes"].items()}
-
-
 @dataclass(slots=True)
 class _Case:
     name: str
@@ -139,7 +104,8 @@ class _Reader:
         elif tag == "testsuite":
             self.suites.append(attributes.get("name", ""))
         elif tag == "testcase":
-            group = attributes.get("classname") or (self.suites[-1] if self.suites else "")
+            suite = self.suites[-1] if self.suites else ""
+            group = attributes.get("classname", suite)
             name = test_id(group, attributes.get("name", ""))
             self.case = _Case(name=name, depth=self.depth)
             if attributes.get("status", "").lower() in {"failed", "error"}:
