@@ -19,7 +19,7 @@ from typing import Protocol
 
 from forkyard.model.execution import ExecResult, ExecSpec
 from forkyard.model.ids import ExecId, LayerId, WorkspaceId
-from forkyard.model.workspace import Environment, Limits, NetworkPolicy
+from forkyard.model.workspace import Environment, Limits, NetworkPolicy, RecordedBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,4 +91,17 @@ class Fleet(Protocol):
 
     def recorded_result(self, workspace: WorkspaceId, exec_id: ExecId) -> ExecResult | None:
         """Read an exec's durable exit record; None while it has none."""
+        ...
+
+
+class BaseRecorder(Protocol):
+    """Says what a stopped tree's repository really holds; implemented above, in candidate."""
+
+    async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
+        """Walk the merged tree of the layers (topmost first) and record the repository's base.
+
+        Args:
+            layers: No sandbox writes to them any more.
+            repository: Absolute path inside; it is a real folder there.
+        """
         ...

@@ -1,0 +1,208 @@
+"""Commands in workspaces: journalled before they start, and once more when they are over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from dataclasses import replace
+
+from forkyard.base.clock import Clock
+from forkyard.base.durable import failpoint
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
+from forkyard.model.execution import Exec, ExecResult, ExecSpec, ExecState, StopReason
+from forkyard.model.ids import ExecId, WorkspaceId
+from forkyard.model.workspace import Workspace, WorkspaceState
+from forkyard.store.journal import Change
+from forkyard.workspace.background import Background
+from forkyard.workspace.sandboxes import UP, Sandboxes
+
+ANNOUNCE_SECONDS = 0.1
+"""A command that runs longer makes `running` a journal entry of its own; a shorter one shares."""
+
+SETTLE_SECONDS = 5.0
+"""How long a stop waits for those who wait for its execs, before it writes their ends itself."""
+
+
+class Execs:
+    """All execs of one server; the only one to change their rows."""
+
+    def __init__(self, sandboxes: Sandboxes, background: Background, clock: Clock) -> None:
+        """Take the open execs as the journal has them; nobody waits for them yet."""
+        self._sandboxes = sandboxes
+        self._journal = sandboxes.journal
+        self._fleet = sandboxes.fleet
+        self._background = background
+        self._clock = clock
+        self._waiting: dict[ExecId, asyncio.Task[Exec]] = {}
+        self._open: dict[WorkspaceId, set[ExecId]] = {}
+        for row in self._journal.state.execs.values():
+            if row.state is ExecState.RUNNING:
+                self._open.setdefault(row.workspace, set()).add(row.id)
+
+    def known(self, exec_id: ExecId) -> bool:
+        """Say whether an exec of that id was ever asked for."""
+        return exec_id in self._waiting or exec_id in self._journal.state.execs
+
+    async def run(self, spec: ExecSpec) -> Exec:
+        """Run a new command to its end."""
+        return await asyncio.shield(self._follow(spec.id, self._run(spec)))
+
+    async def wait(self, exec_id: ExecId) -> Exec:
+        """Wait for the end of an exec that was asked for before, also by an earlier server.
+
+        Raises:
+            NotFoundError: There is none of that id.
+            WorkspaceError: Its sandbox is gone.
+
+        Cancellation:
+            The command goes on.
+        """
+        task = self._waiting.get(exec_id)
+        if task is None:
+            row = self._journal.state.execs.get(exec_id)
+            if row is None:
+                raise NotFoundError(f"cannot find exec {exec_id}: no such id")
+            if row.state is ExecState.ENDED:
+                return row
+            task = self._follow(exec_id, self._await_end(row))
+        return await asyncio.shield(task)
+
+    async def kill(self, workspace: WorkspaceId, exec_id: ExecId) -> None:
+        """End one exec and everything it left behind; one that is over stays as it is."""
+        row = self._journal.state.execs.get(exec_id)
+        if row is None or row.workspace != workspace:
+            raise NotFoundError(f"cannot kill exec {exec_id}: {workspace} has none of that id")
+        if row.state is ExecState.RUNNING:
+            await self._fleet.kill_exec(workspace, exec_id, epoch=row.epoch)
+
+    async def settle(self, workspace: WorkspaceId) -> None:
+        """Give every open exec of a stopped workspace its end."""
+        ours = [
+            self._waiting[exec_id]
+            for exec_id in self._open.get(workspace, ())
+            if exec_id in self._waiting
+        ]
+        if ours:
+            await asyncio.wait(ours, timeout=SETTLE_SECONDS)
+        for row in self._open_rows(workspace):
+            recorded = self._fleet.recorded_result(workspace, row.id)
+            await self._end(row, recorded or _lost(row, "its workspace was stopped"))
+
+    async def settle_recorded(self, workspace: WorkspaceId) -> None:
+        """Journal the ends that an adopted sandbox recorded while no server looked."""
+        for row in self._open_rows(workspace):
+            recorded = self._fleet.recorded_result(workspace, row.id)
+            if recorded is not None:
+                await self._end(row, recorded)
+
+    def detach(self) -> None:
+        """Stop waiting for every exec; they go on, and the next server finds them."""
+        for task in tuple(self._waiting.values()):
+            task.cancel()
+
+    async def _run(self, spec: ExecSpec) -> Exec:
+        workspace = spec.workspace
+        async with self._sandboxes.lock(workspace):
+            row = await self._sandboxes.usable(workspace)
+            fresh = row.state not in UP
+            if fresh:
+                row = self._sandboxes.next_epoch(row)
+            mine = Exec(
+                id=spec.id,
+                workspace=workspace,
+                epoch=row.epoch,
+                spec=spec,
+                state=ExecState.RUNNING,
+                created_at=self._clock.now(),
+            )
+            changes = [Change(entity=mine, note="exec", expect=None)]
+            if fresh:
+                changes.insert(0, Change(entity=row, note="start"))
+            await self._journal.append_all(changes)
+            self._open.setdefault(workspace, set()).add(spec.id)
+            if fresh:
+                try:
+                    await self._sandboxes.bring_up(row)
+                except ForkyardError as error:
+                    await self._end(mine, _lost(mine, str(error)))
+                    raise
+        if fresh:
+            self._background.spawn(self._announce(row))
+        return await self._await_end(mine)
+
+    async def _announce(self, starting: Workspace) -> None:
+        """Say `running` where the first command takes long, so that nobody reads `starting`."""
+        await asyncio.sleep(ANNOUNCE_SECONDS)
+        if self._journal.state.workspaces.get(starting.id) == starting:
+            with contextlib.suppress(ConflictError):
+                running = replace(starting, state=WorkspaceState.RUNNING)
+                await self._journal.append(running, "started", expect=starting)
+
+    async def _await_end(self, row: Exec) -> Exec:
+        try:
+            result = await self._fleet.exec(row.spec, epoch=row.epoch)
+        except ForkyardError as error:
+            recorded = self._fleet.recorded_result(row.workspace, row.id)
+            gone = await self._sandboxes.mark_gone(row.workspace, row.epoch)
+            ended = await self._end(row, recorded or _lost(row, str(error)))
+            if recorded is not None:
+                return ended
+            if gone:
+                raise WorkspaceError(
+                    f"cannot run a command in {row.workspace}: its sandbox is gone",
+                    hint="Run it again: a new sandbox starts, and the workspace's files are kept.",
+                ) from error
+            raise
+        failpoint("C11")
+        if result.stop_reason is StopReason.INTERRUPTED:
+            await self._sandboxes.mark_gone(row.workspace, row.epoch)
+        return await self._end(row, result)
+
+    async def _end(self, row: Exec, result: ExecResult) -> Exec:
+        """Journal an end, together with `running` where that is not said yet."""
+        ended = replace(row, state=ExecState.ENDED, result=result)
+        change = Change(entity=ended, note=result.stop_reason.value)
+        workspace = self._journal.state.workspaces.get(row.workspace)
+        written = False
+        if (
+            workspace is not None
+            and workspace.state is WorkspaceState.STARTING
+            and workspace.epoch == row.epoch
+            and self._sandboxes.is_live(workspace)
+        ):
+            running = replace(workspace, state=WorkspaceState.RUNNING)
+            with contextlib.suppress(ConflictError):
+                await self._journal.append_all(
+                    [Change(entity=running, note="started", expect=workspace), change]
+                )
+                written = True
+        if not written:
+            await self._journal.append_all([change])
+        rest = self._open.get(row.workspace, set())
+        rest.discard(row.id)
+        if not rest:
+            self._open.pop(row.workspace, None)
+        return ended
+
+    def _open_rows(self, workspace: WorkspaceId) -> tuple[Exec, ...]:
+        rows = (self._journal.state.execs[exec_id] for exec_id in self._open.get(workspace, ()))
+        return tuple(row for row in rows if row.state is ExecState.RUNNING)
+
+    def _follow(self, exec_id: ExecId, work: Coroutine[object, object, Exec]) -> asyncio.Task[Exec]:
+        task = self._background.spawn(work)
+        self._waiting[exec_id] = task
+        task.add_done_callback(lambda _: self._waiting.pop(exec_id, None))
+        return task
+
+
+def _lost(row: Exec, detail: str) -> ExecResult:
+    return ExecResult(
+        id=row.id,
+        stop_reason=StopReason.INTERRUPTED,
+        exit_code=None,
+        elapsed_seconds=0.0,
+        stdout_bytes=0,
+        stderr_bytes=0,
+        detail=detail,
+    )

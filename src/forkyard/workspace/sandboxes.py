@@ -1,0 +1,139 @@
+"""The sandbox of each workspace: brought up, taken down, and found dead, with its row in step.
+
+Whoever changes a workspace's row holds its lock. The row says `starting` before a sandbox exists
+and `stopping` until nothing of it is left; an epoch is used for one sandbox only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+from forkyard.base.durable import failpoint
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
+from forkyard.model.ids import WorkspaceId
+from forkyard.model.workspace import Workspace, WorkspaceState
+from forkyard.store.journal import Journal
+from forkyard.workspace.interface import Fleet, SandboxSpec
+from forkyard.workspace.layers import Layers
+
+UP = (WorkspaceState.STARTING, WorkspaceState.RUNNING)
+SANDBOX_GONE = "its sandbox was gone"
+
+
+class Sandboxes:
+    """Rows and sandboxes of all workspaces; knows which sandboxes this server may use."""
+
+    def __init__(self, journal: Journal, fleet: Fleet, layers: Layers) -> None:
+        """Know of no live sandbox yet."""
+        self.journal = journal
+        self.fleet = fleet
+        self._layers = layers
+        self._locks: dict[WorkspaceId, asyncio.Lock] = {}
+        self._live: dict[WorkspaceId, int] = {}
+
+    def get(self, workspace: WorkspaceId) -> Workspace:
+        """Give the row of a workspace that exists.
+
+        Raises:
+            NotFoundError: There is none of that id, or it is deleted.
+        """
+        row = self.journal.state.workspaces.get(workspace)
+        if row is None or row.state is WorkspaceState.DELETED:
+            reason = "no such id" if row is None else "it is deleted"
+            raise NotFoundError(
+                f"cannot find workspace {workspace}: {reason}",
+                hint="List them with `forkyard workspace list`.",
+            )
+        return row
+
+    def lock(self, workspace: WorkspaceId) -> asyncio.Lock:
+        """Give the lock under which a workspace's row changes."""
+        return self._locks.setdefault(workspace, asyncio.Lock())
+
+    def forget(self, workspace: WorkspaceId) -> None:
+        """Drop what is kept of a deleted workspace."""
+        self._live.pop(workspace, None)
+        self._locks.pop(workspace, None)
+
+    def is_live(self, row: Workspace) -> bool:
+        """Say whether the row's sandbox was started or adopted by this server."""
+        return row.state in UP and self._live.get(row.id) == row.epoch
+
+    def adopt(self, row: Workspace) -> None:
+        """Use a sandbox that an earlier server started."""
+        self._live[row.id] = row.epoch
+
+    async def usable(self, workspace: WorkspaceId) -> Workspace:
+        """Give a row that is stopped, or up with a sandbox of ours. The caller holds the lock.
+
+        Raises:
+            ConflictError: It is being deleted, or was not looked after since a restart.
+        """
+        row = self.get(workspace)
+        if row.state is WorkspaceState.DELETING:
+            raise ConflictError(f"cannot use workspace {workspace}: it is being deleted")
+        if row.state is WorkspaceState.STOPPING:
+            return await self.take_down(row)
+        if row.state in UP and not self.is_live(row):
+            raise ConflictError(
+                f"cannot use workspace {workspace}: it is {row.state} since an earlier server, and"
+                " not looked after yet",
+                hint="Retry in a moment.",
+            )
+        return row
+
+    def next_epoch(self, row: Workspace) -> Workspace:
+        """Give the row that must be in the journal before `bring_up`."""
+        return replace(row, state=WorkspaceState.STARTING, epoch=row.epoch + 1, trouble=None)
+
+    async def bring_up(self, starting: Workspace) -> None:
+        """Make the sandbox of a row that says `starting`. The caller holds the lock.
+
+        Raises:
+            WorkspaceError: It could not be made; the row is stopped again and says why.
+        """
+        spec = SandboxSpec(
+            workspace=starting.id,
+            epoch=starting.epoch,
+            layers=starting.layers,
+            slot=starting.slot,
+            environment=starting.environment,
+            limits=starting.limits,
+            network=starting.network,
+        )
+        try:
+            self._layers.make_disk(starting.id)
+            await self.fleet.start(spec)
+        except (ForkyardError, OSError) as error:
+            with contextlib.suppress(ForkyardError):
+                await self.take_down(starting, trouble=str(error))
+            if isinstance(error, OSError):
+                msg = f"cannot start workspace {starting.id}: {error.strerror or error}"
+                raise WorkspaceError(msg, hint="Look at the state directory's disk.") from error
+            raise
+        self.adopt(starting)
+        failpoint("C07")
+
+    async def take_down(self, row: Workspace, *, trouble: str | None = None) -> Workspace:
+        """Stop a sandbox, dead or alive, and journal it. The caller holds the lock."""
+        stopping = replace(row, state=WorkspaceState.STOPPING)
+        if row != stopping:
+            await self.journal.append(stopping, "stop")
+        await self.fleet.stop(row.id, epoch=row.epoch)
+        self._live.pop(row.id, None)
+        stopped = replace(stopping, state=WorkspaceState.STOPPED, trouble=trouble)
+        await self.journal.append(stopped, trouble or "stopped", expect=stopping)
+        return stopped
+
+    async def mark_gone(self, workspace: WorkspaceId, epoch: int) -> bool:
+        """Stop a row whose sandbox is no longer there; False while it is there."""
+        sandboxes = await self.fleet.running()
+        if any(s.workspace == workspace and s.epoch == epoch for s in sandboxes):
+            return False
+        async with self.lock(workspace):
+            row = self.journal.state.workspaces[workspace]
+            if row.state in UP and row.epoch == epoch:
+                await self.take_down(row, trouble=SANDBOX_GONE)
+        return True

@@ -1,0 +1,420 @@
+"""Workspaces: made from snapshots, started and stopped, and commands run in them.
+
+Every change is journalled before it happens, so a crash at any line leaves a row that says what
+may exist. What is waited for belongs to this object, not to the caller: a caller that is cancelled
+stops waiting, and the change still reaches its end and its row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from forkyard.base.clock import Clock
+from forkyard.base.durable import failpoint
+from forkyard.config import Layout
+from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
+from forkyard.model.execution import Exec, ExecSpec
+from forkyard.model.ids import (
+    ExecId,
+    LayerId,
+    SnapshotId,
+    WorkspaceId,
+    new_exec_id,
+    new_workspace_id,
+)
+from forkyard.model.workspace import (
+    SLOTS,
+    USER_HOME,
+    USER_NAME,
+    WORKSPACE_ROOT,
+    Environment,
+    Limits,
+    NetworkPolicy,
+    SnapshotState,
+    Workspace,
+    WorkspaceState,
+)
+from forkyard.store.journal import Change, Journal
+from forkyard.workspace.background import Background
+from forkyard.workspace.execs import Execs
+from forkyard.workspace.interface import Fleet
+from forkyard.workspace.layers import Layers
+from forkyard.workspace.sandboxes import SANDBOX_GONE, UP, Sandboxes
+
+BUILT_IN_VARIABLES = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": USER_HOME,
+    "USER": USER_NAME,
+    "LOGNAME": USER_NAME,
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a new workspace stands on."""
+
+    snapshot: SnapshotId
+    layers: tuple[LayerId, ...]
+    environment: Environment
+    limits: Limits
+
+
+class Workspaces:
+    """The workspaces of one state directory; the only one to change their rows."""
+
+    def __init__(self, journal: Journal, fleet: Fleet, layout: Layout, clock: Clock) -> None:
+        """Take the rows as the journal has them; nothing is started or looked for yet."""
+        self.journal = journal
+        self.fleet = fleet
+        self.layout = layout
+        self.layers = Layers(layout)
+        self._clock = clock
+        self._background = Background()
+        self._sandboxes = Sandboxes(journal, fleet, self.layers)
+        self._execs = Execs(self._sandboxes, self._background, clock)
+        self._slots = {
+            workspace.slot
+            for workspace in journal.state.workspaces.values()
+            if workspace.state is not WorkspaceState.DELETED
+        }
+        self.layers.prepare()
+
+    def get(self, workspace: WorkspaceId) -> Workspace:
+        """Give the row of a workspace that exists.
+
+        Raises:
+            NotFoundError: There is none of that id, or it is deleted.
+        """
+        return self._sandboxes.get(workspace)
+
+    async def create(
+        self,
+        snapshot: SnapshotId,
+        *,
+        display_name: str = "",
+        ephemeral: bool = False,
+        network: NetworkPolicy = NetworkPolicy.NONE,
+        limits: Limits | None = None,
+        owner: str | None = None,
+        workspace_id: WorkspaceId | None = None,
+    ) -> Workspace:
+        """Fork a stopped workspace from a ready snapshot.
+
+        Args:
+            snapshot: Must be ready.
+            display_name: For people.
+            ephemeral: Deleted when its owner goes.
+            network: What its sandboxes can reach.
+            limits: Instead of the snapshot's.
+            owner: The attempt or evaluation it serves.
+            workspace_id: Makes asking again harmless: an existing one is given back.
+
+        Raises:
+            NotFoundError: No such snapshot.
+            ConflictError: The snapshot is not ready.
+            WorkspaceError: All private id ranges are taken.
+
+        Cancellation:
+            The workspace may still be made; ask again with the same id, or delete it.
+
+        Durability:
+            The row is on disk before anything else exists.
+        """
+        if workspace_id is not None and workspace_id in self.journal.state.workspaces:
+            return self.get(workspace_id)
+        row = self.journal.state.snapshots.get(snapshot)
+        if row is None or row.state is SnapshotState.DELETED:
+            raise NotFoundError(
+                f"cannot fork snapshot {snapshot}: there is no such snapshot",
+                hint="List them with `forkyard snapshot list`.",
+            )
+        if row.state is not SnapshotState.READY:
+            raise ConflictError(
+                f"cannot fork snapshot {row.name}: it is {row.state}, and only a ready one can be"
+                " forked",
+                hint="Wait until it is ready, or take it again.",
+            )
+        return await self.add(
+            Origin(
+                snapshot=snapshot,
+                layers=row.layers,
+                environment=row.environment,
+                limits=limits or row.limits,
+            ),
+            display_name=display_name,
+            ephemeral=ephemeral,
+            network=network,
+            owner=owner,
+            workspace_id=workspace_id,
+        )
+
+    async def add(
+        self,
+        origin: Origin,
+        *,
+        display_name: str = "",
+        ephemeral: bool = False,
+        network: NetworkPolicy = NetworkPolicy.NONE,
+        owner: str | None = None,
+        workspace_id: WorkspaceId | None = None,
+        beside: Sequence[Change] = (),
+    ) -> Workspace:
+        """Make a workspace on given layers, its row in one transaction with other changes.
+
+        For builds and sealing, whose snapshot is not ready yet; everybody else uses `create`.
+        """
+        row = Workspace(
+            id=workspace_id or new_workspace_id(),
+            snapshot=origin.snapshot,
+            layers=origin.layers,
+            environment=origin.environment,
+            limits=origin.limits,
+            state=WorkspaceState.STOPPED,
+            created_at=self._clock.now(),
+            display_name=display_name,
+            ephemeral=ephemeral,
+            network=network,
+            slot=self._take_slot(),
+            owner=owner,
+        )
+        await self._background.finish(self._add(row, beside))
+        return row
+
+    async def _add(self, row: Workspace, beside: Sequence[Change]) -> None:
+        try:
+            await self.journal.append_all(
+                [*beside, Change(entity=row, note="created", expect=None)]
+            )
+        except BaseException:
+            self._slots.discard(row.slot)
+            raise
+        failpoint("C02")
+        self.layers.make_disk(row.id)
+
+    async def delete(self, workspace: WorkspaceId) -> None:
+        """Stop a workspace if it runs, and remove it with all it holds. Idempotent.
+
+        Raises:
+            NotFoundError: There never was one of that id.
+            WorkspaceError: Something of it could not be ended; it stays `deleting`.
+
+        Cancellation:
+            The deletion goes on.
+        """
+        if workspace not in self.journal.state.workspaces:
+            self.get(workspace)
+        await self._background.finish(self._delete(workspace))
+
+    async def _delete(self, workspace: WorkspaceId) -> None:
+        async with self._sandboxes.lock(workspace):
+            row = self.journal.state.workspaces[workspace]
+            if row.state is WorkspaceState.DELETED:
+                return
+            deleting = replace(row, state=WorkspaceState.DELETING)
+            if row != deleting:
+                await self.journal.append(deleting, "delete")
+            if row.state is not WorkspaceState.STOPPED:
+                await self.fleet.stop(workspace, epoch=row.epoch)
+        # Those who wait for its execs may need the lock to say that the sandbox is gone.
+        await self._execs.settle(workspace)
+        async with self._sandboxes.lock(workspace):
+            if self.journal.state.workspaces[workspace] != deleting:
+                return
+            self.layers.discard(self.layout.workspace(workspace))
+            await self.journal.append(
+                replace(deleting, state=WorkspaceState.DELETED), "deleted", expect=deleting
+            )
+            self._slots.discard(deleting.slot)
+            self.layers.remove_unneeded(deleting.layers, self.journal.state)
+        self._sandboxes.forget(workspace)
+        await self.layers.empty_trash()
+
+    async def start(self, workspace: WorkspaceId) -> Workspace:
+        """Start a workspace's sandbox. Idempotent.
+
+        Raises:
+            NotFoundError: No such workspace.
+            WorkspaceError: The sandbox could not be made; the workspace is stopped again.
+
+        Cancellation:
+            The start goes on.
+        """
+        self.get(workspace)
+        return await self._background.finish(self._start(workspace))
+
+    async def _start(self, workspace: WorkspaceId) -> Workspace:
+        async with self._sandboxes.lock(workspace):
+            row = await self._sandboxes.usable(workspace)
+            if row.state in UP:
+                return row
+            starting = self._sandboxes.next_epoch(row)
+            await self.journal.append(starting, "start", expect=row)
+            await self._sandboxes.bring_up(starting)
+            running = replace(starting, state=WorkspaceState.RUNNING)
+            await self.journal.append(running, "started", expect=starting)
+            return running
+
+    async def stop(self, workspace: WorkspaceId) -> Workspace:
+        """End a workspace's sandbox and everything in it. Idempotent.
+
+        Returns:
+            The stopped row; its files no longer change.
+
+        Cancellation:
+            The stop goes on.
+        """
+        self.get(workspace)
+        return await self._background.finish(self._stop(workspace))
+
+    async def _stop(self, workspace: WorkspaceId) -> Workspace:
+        async with self._sandboxes.lock(workspace):
+            row = self.get(workspace)
+            if row.state is WorkspaceState.DELETING:
+                raise ConflictError(f"cannot stop workspace {workspace}: it is being deleted")
+            if row.state is not WorkspaceState.STOPPED:
+                row = await self._sandboxes.take_down(row)
+        await self._execs.settle(workspace)
+        return row
+
+    async def exec(
+        self,
+        workspace: WorkspaceId,
+        argv: Sequence[str],
+        *,
+        working_directory: str = WORKSPACE_ROOT,
+        variables: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+        exec_id: ExecId | None = None,
+        keep_background: bool = True,
+        output_bytes: int | None = None,
+        grace_seconds: float = 5.0,
+    ) -> Exec:
+        """Run one command to its end, in a sandbox that is started when none runs.
+
+        Args:
+            workspace: Where.
+            argv: Program and arguments; a shell command is given as ``/bin/sh -c``.
+            working_directory: Inside.
+            variables: On top of the built-in and the template's.
+            timeout_seconds: After this the command and all it started are killed.
+            exec_id: Attaches to the exec of that id where there is one.
+            keep_background: Whether what it leaves running may go on.
+            output_bytes: Limit per stream; the workspace's own by default.
+            grace_seconds: Between TERM and KILL.
+
+        Returns:
+            The ended exec. A command that failed, or could not be found, is a result.
+
+        Raises:
+            NotFoundError: No such workspace.
+            WorkspaceError: It did not run, for a reason that is not the command's.
+
+        Cancellation:
+            The command goes on; ask again with the same id, or end it with `kill_exec`.
+
+        Durability:
+            The exec is journalled before it starts, and its end before this returns.
+        """
+        identity = exec_id or new_exec_id()
+        if self._execs.known(identity):
+            return await self._execs.wait(identity)
+        row = self.get(workspace)
+        return await self._execs.run(
+            ExecSpec(
+                id=identity,
+                workspace=workspace,
+                argv=tuple(argv),
+                working_directory=working_directory,
+                variables={
+                    **BUILT_IN_VARIABLES,
+                    **row.environment.variables,
+                    **(variables or {}),
+                },
+                timeout_seconds=timeout_seconds,
+                grace_seconds=grace_seconds,
+                output_bytes=row.limits.output_bytes if output_bytes is None else output_bytes,
+                keep_background=keep_background,
+            )
+        )
+
+    async def wait_exec(self, exec_id: ExecId) -> Exec:
+        """Wait for the end of an exec that was asked for before, also by an earlier server.
+
+        Raises:
+            NotFoundError: There is none of that id.
+            WorkspaceError: Its sandbox is gone.
+        """
+        return await self._execs.wait(exec_id)
+
+    async def kill_exec(self, workspace: WorkspaceId, exec_id: ExecId) -> None:
+        """End one exec and everything it left behind; one that is over stays as it is."""
+        await self._execs.kill(workspace, exec_id)
+
+    @contextlib.asynccontextmanager
+    async def held(self, workspace: WorkspaceId) -> AsyncIterator[Workspace]:
+        """Keep a workspace from being started, stopped or deleted by others for a while."""
+        self.get(workspace)
+        async with self._sandboxes.lock(workspace):
+            yield self.get(workspace)
+
+    async def recover(self) -> None:
+        """Make rows and machine agree after a start; a second time changes nothing.
+
+        A live sandbox is adopted; a row whose sandbox is gone is stopped, and says so; what no
+        row owns is ended and removed.
+        """
+        state = self.journal.state
+        found = {s.workspace: s.epoch for s in await self.fleet.running()}
+        for workspace, epoch in found.items():
+            row = state.workspaces.get(workspace)
+            if row is None or row.epoch != epoch or row.state not in UP:
+                await self.fleet.stop(workspace, epoch=epoch)
+        for row in list(state.workspaces.values()):
+            match row.state:
+                case WorkspaceState.STARTING | WorkspaceState.RUNNING:
+                    await self._recover_up(row, alive=found.get(row.id) == row.epoch)
+                case WorkspaceState.STOPPING:
+                    await self._stop(row.id)
+                case WorkspaceState.DELETING:
+                    await self._delete(row.id)
+                case WorkspaceState.STOPPED | WorkspaceState.DELETED:
+                    await self._execs.settle(row.id)
+        live = {w.id for w in state.workspaces.values() if w.state is not WorkspaceState.DELETED}
+        for path in self.layout.workspaces.iterdir():
+            if path.name not in live:
+                self.layers.discard(path)
+        await self.layers.empty_trash()
+
+    async def _recover_up(self, row: Workspace, *, alive: bool) -> None:
+        if self._sandboxes.is_live(row):
+            return
+        if not alive:
+            async with self._sandboxes.lock(row.id):
+                await self._sandboxes.take_down(row, trouble=SANDBOX_GONE)
+            await self._execs.settle(row.id)
+            return
+        self._sandboxes.adopt(row)
+        if row.state is WorkspaceState.STARTING:
+            running = replace(row, state=WorkspaceState.RUNNING)
+            await self.journal.append(running, "adopted", expect=row)
+        await self._execs.settle_recorded(row.id)
+
+    async def close(self, patience_seconds: float = 10.0) -> None:
+        """Let changes finish; commands go on without us, and the next server finds them."""
+        self._execs.detach()
+        await self._background.close(patience_seconds)
+
+    def _take_slot(self) -> int:
+        for slot in range(SLOTS):
+            if slot not in self._slots:
+                self._slots.add(slot)
+                return slot
+        raise WorkspaceError(
+            f"cannot create a workspace: all {SLOTS} private id ranges are taken",
+            hint="Delete workspaces that are no longer needed: `forkyard workspace list`.",
+        )
