@@ -6,14 +6,22 @@ told all the same, because a person wants to know who tried.
 
 from __future__ import annotations
 
+from forkyard.candidate import rules
 from forkyard.evaluation.verdict import names
 from forkyard.model.candidate import Candidate, ChangeKind
 
 
 def tampered_paths(candidate: Candidate) -> tuple[str, ...]:
-    """Give the protected files that the base has and the candidate changed or removed."""
+    """Give the protected files that were changed or removed, and runner settings that were added.
+
+    A new file in a protected folder is most often an honest test, so it alone is no tampering.
+    """
     added = {one.path for one in candidate.files if one.kind is ChangeKind.ADDED}
-    return tuple(path for path in candidate.protected if path not in added)
+    return tuple(
+        path
+        for path in candidate.protected
+        if path not in added or rules.matches(path, rules.RUNNER_FILES)
+    )
 
 
 def remarks(candidate: Candidate) -> tuple[str, ...]:
@@ -22,7 +30,7 @@ def remarks(candidate: Candidate) -> tuple[str, ...]:
     tampered = tampered_paths(candidate)
     if tampered:
         files = _files(tampered)
-        said.append(f"changed {files}, put back before the checks: {names(tampered)}")
+        said.append(f"touched {files}, put back before the checks: {names(tampered)}")
     added = tuple(path for path in candidate.protected if path not in tampered)
     if added:
         said.append(f"added {_files(added)}, left out of the checks: {names(added)}")
