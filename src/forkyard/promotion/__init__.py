@@ -1,0 +1,1 @@
+"""Putting what a person chose into their own working tree, with a journalled way back."""

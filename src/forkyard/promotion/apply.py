@@ -1,0 +1,299 @@
+"""`apply`: a candidate's bytes in a working tree, compared first, journalled, with a way back.
+
+Order: the record (both contents of every path) is written and synced in our own folder; every
+touched path is compared with the recorded base; the journal says `writing`; the bytes change; the
+journal says `applied`. So whoever finds `writing` at a start knows that a crash came between and
+that everything needed to go back lies in the record. No git runs in that tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from forkyard.base.clock import Clock
+from forkyard.base.durable import failpoint
+from forkyard.config import Layout
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
+from forkyard.model.application import Application, ApplicationState
+from forkyard.model.candidate import Candidate
+from forkyard.model.ids import (
+    ApplicationId,
+    CandidateId,
+    WorkspaceId,
+    new_application_id,
+)
+from forkyard.model.workspace import REPOSITORY, Workspace, WorkspaceState
+from forkyard.promotion.action import Action, Outcome
+from forkyard.promotion.plan import plan_of
+from forkyard.promotion.record import Record
+from forkyard.promotion.targets import HostTree, StoppedWorkspace, Target
+from forkyard.promotion.tree import Difference
+from forkyard.store.journal import Journal
+
+_NAMED_IN_MESSAGE = 8
+_T = TypeVar("_T")
+
+
+class BlobReader(Protocol):
+    """Reads contents out of the store of candidate trees."""
+
+    async def read_blob(self, blob: str) -> bytes:
+        """Give a blob's bytes (a link's text for links)."""
+        ...
+
+
+class Applications:
+    """Puts candidates into trees, and takes them back."""
+
+    def __init__(
+        self, *, journal: Journal, objects: BlobReader, layout: Layout, clock: Clock
+    ) -> None:
+        self._journal = journal
+        self._objects = objects
+        self._layout = layout
+        self._clock = clock
+        self._one_at_a_time = asyncio.Lock()
+        self._going_on: set[asyncio.Task[object]] = set()
+
+    async def apply_to_tree(self, candidate: CandidateId, target: Path) -> Application:
+        """Put a candidate's bytes into a folder of the host.
+
+        Args:
+            candidate: Must be complete.
+            target: The repository's root. What is in it apart from the touched paths is not read.
+
+        Returns:
+            The application, in state `applied`.
+
+        Raises:
+            NotFoundError: No such candidate or folder.
+            ConflictError: The candidate is not complete, or a touched path is not as the recorded
+                base has it; nothing was touched.
+            WorkspaceError: Writing did not work (full disk, rights); the way back was taken.
+
+        Cancellation:
+            Once the writing has begun it goes on to its end, `applied` or taken back.
+
+        Durability:
+            Bytes and journal are on disk when this returns; killed before, the next start of the
+            server takes the way back.
+        """
+        return await self._to_its_end(lambda: self._apply(candidate, str(target), HostTree(target)))
+
+    async def apply_to_workspace(
+        self, candidate: CandidateId, workspace: WorkspaceId
+    ) -> Application:
+        """Put a candidate's bytes into a stopped workspace; otherwise as `apply_to_tree`."""
+        return await self._to_its_end(
+            lambda: self._apply(candidate, workspace, self._workspace_target(workspace))
+        )
+
+    async def undo(self, application: ApplicationId) -> Application:
+        """Take an application back.
+
+        Raises:
+            NotFoundError: No such application.
+            ConflictError: It is not applied (any more), or a path was edited since; nothing was
+                touched.
+            WorkspaceError: Going back did not work; the next start tries again.
+        """
+        return await self._to_its_end(lambda: self._undo(application))
+
+    async def recover(self) -> tuple[Application, ...]:
+        """Take the way back of every application found in `writing`; remove records of none.
+
+        For the server's start. What cannot be reached now (its file system is not mounted) stays
+        in `writing` for the next start.
+
+        Returns:
+            What was taken back.
+        """
+        known = self._journal.state.applications
+        for folder in self._records().glob("app_*"):
+            if folder.name not in known:
+                await asyncio.to_thread(shutil.rmtree, folder)
+        done = []
+        for application in tuple(known.values()):
+            if application.state is ApplicationState.WRITING:
+                try:
+                    target = self._target_of(application)
+                    done.append(await self._take_back(application, target, "after a crash"))
+                except ForkyardError:
+                    continue
+        return tuple(done)
+
+    async def _to_its_end(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        async def one_at_a_time() -> _T:
+            async with self._one_at_a_time:
+                return await work()
+
+        task: asyncio.Task[_T] = asyncio.ensure_future(one_at_a_time())
+        self._going_on.add(task)
+        task.add_done_callback(self._going_on.discard)
+        return await asyncio.shield(task)
+
+    def _records(self) -> Path:
+        return self._layout.runs / "applications"
+
+    def _record_of(self, application: ApplicationId) -> Record:
+        return Record(self._records() / application)
+
+    async def _apply(self, candidate_id: CandidateId, name: str, target: Target) -> Application:
+        candidate = self._journal.state.candidates.get(candidate_id)
+        if candidate is None:
+            raise NotFoundError(
+                f"cannot apply {candidate_id}: there is no such candidate",
+                hint="List candidates with `forkyard compare RUN`.",
+            )
+        self._refuse_unfinished(name, candidate)
+        application = Application(
+            id=new_application_id(),
+            candidate=candidate.id,
+            target=name,
+            paths=tuple(change.path for change in candidate.files),
+            state=ApplicationState.WRITING,
+            created_at=self._clock.now(),
+        )
+        record = self._record_of(application.id)
+        try:
+            await self._write_record(candidate, application, record)
+            compared = await target.act(Action.COMPARE, record)
+            _refuse_differences(candidate, target, compared)
+            await self._journal.append(application, "writing begins", expect=None)
+        except BaseException:
+            await asyncio.to_thread(shutil.rmtree, record.folder, ignore_errors=True)
+            raise
+        failpoint("A01")
+        outcome = await target.act(Action.WRITE, record)
+        if outcome.error is None and not outcome.differences:
+            applied = replace(application, state=ApplicationState.APPLIED)
+            await self._journal.append(applied, "applied", expect=application)
+            return applied
+        if outcome.taken_back:
+            undone = replace(application, state=ApplicationState.UNDONE)
+            await self._journal.append(undone, "taken back: it could not be written")
+        _refuse_differences(candidate, target, replace(outcome, error=None))
+        back = "everything is as it was" if outcome.taken_back else "the way back is still to go"
+        raise WorkspaceError(
+            f"cannot apply {candidate.id} to {target.words}: {outcome.error}; {back}",
+            hint="Mend that and apply again; a restart of the server goes an unfinished way back.",
+        )
+
+    def _refuse_unfinished(self, name: str, candidate: Candidate) -> None:
+        for other in self._journal.state.applications.values():
+            if other.target == name and other.state is ApplicationState.WRITING:
+                raise ConflictError(
+                    f"cannot apply {candidate.id} to {name}: {other.id} is writing there, and its "
+                    "way back was not finished",
+                    hint="Restart the server with `forkyard serve`: it takes the way back.",
+                )
+
+    async def _write_record(
+        self, candidate: Candidate, application: Application, record: Record
+    ) -> None:
+        plan = plan_of(candidate, staging=f".forkyard-{application.id}")
+        await asyncio.to_thread(record.write, plan)
+        blobs = {os.fsencode(c.path): (c.old_blob, c.new_blob) for c in candidate.files}
+        for entry in plan.entries:
+            old, new = blobs[entry.path]
+            before = await self._objects.read_blob(old) if old is not None else None
+            after = await self._objects.read_blob(new) if new is not None else None
+            await asyncio.to_thread(record.write_content, entry, before=before, after=after)
+
+    async def _undo(self, application_id: ApplicationId) -> Application:
+        application = self._journal.state.applications.get(application_id)
+        if application is None:
+            raise NotFoundError(
+                f"cannot undo {application_id}: there is no such application",
+                hint="`forkyard apply` prints the id of what it applied.",
+            )
+        if application.state is not ApplicationState.APPLIED:
+            raise ConflictError(
+                f"cannot undo {application.id}: it is {application.state}, not applied",
+                hint="Only an applied candidate can be taken back.",
+            )
+        target = self._target_of(application)
+        compared = await target.act(Action.COMPARE_UNDO, self._record_of(application.id))
+        if compared.error is not None or compared.differences:
+            reason = compared.error or _list(compared.differences)
+            raise ConflictError(
+                f"cannot undo {application.id} in {target.words}: {reason}",
+                hint="Keep your later edits elsewhere, put these paths back, then undo again.",
+            )
+        writing = replace(application, state=ApplicationState.WRITING)
+        await self._journal.append(writing, "taking it back", expect=application)
+        return await self._take_back(writing, target, "asked for")
+
+    async def _take_back(self, application: Application, target: Target, why: str) -> Application:
+        outcome = await target.act(Action.TAKE_BACK, self._record_of(application.id))
+        if outcome.error is not None:
+            raise WorkspaceError(
+                f"cannot take {application.id} back in {target.words}: {outcome.error}",
+                hint="Mend that; the next start of the server goes the way back.",
+            )
+        note = f"taken back, {why}"
+        if outcome.left:
+            note += f"; left as edited since: {', '.join(map(os.fsdecode, outcome.left))!a}"
+        undone = replace(application, state=ApplicationState.UNDONE)
+        await self._journal.append(undone, note, expect=application)
+        return undone
+
+    def _target_of(self, application: Application) -> Target:
+        if application.target.startswith("/"):
+            return HostTree(Path(application.target))
+        return self._workspace_target(WorkspaceId(application.target))
+
+    def _workspace_target(self, workspace_id: WorkspaceId) -> Target:
+        workspace = self._journal.state.workspaces.get(workspace_id)
+        if workspace is None or workspace.state is WorkspaceState.DELETED:
+            raise NotFoundError(
+                f"cannot apply to {workspace_id}: there is no such workspace",
+                hint="List workspaces with `forkyard workspace list`.",
+            )
+        if workspace.state is not WorkspaceState.STOPPED:
+            raise ConflictError(
+                f"cannot apply to {workspace_id}: it is {workspace.state}, and must be stopped",
+                hint=f"Run `forkyard workspace stop {workspace_id}` first.",
+            )
+        return StoppedWorkspace(
+            name=workspace_id,
+            lowers=[str(self._layout.layer(layer)) for layer in workspace.layers],
+            upper=str(self._layout.upper(workspace_id)),
+            work=str(self._layout.disk(workspace_id) / "work"),
+            repository=self._repository_of(workspace),
+        )
+
+    def _repository_of(self, workspace: Workspace) -> str:
+        snapshot = self._journal.state.snapshots.get(workspace.snapshot)
+        if snapshot is None or snapshot.base is None:
+            return REPOSITORY
+        return snapshot.base.repository
+
+
+def _refuse_differences(candidate: Candidate, target: Target, outcome: Outcome) -> None:
+    if outcome.error is not None:
+        raise WorkspaceError(
+            f"cannot apply {candidate.id} to {target.words}: {outcome.error}",
+            hint="Look at the folder's rights and its disk, then apply again.",
+        )
+    if outcome.differences:
+        raise ConflictError(
+            f"cannot apply {candidate.id} to {target.words}: not as in the recorded base: "
+            f"{_list(outcome.differences)}",
+            hint="Nothing was changed; put these paths back as they were, or apply elsewhere.",
+        )
+
+
+def _list(differences: tuple[Difference, ...]) -> str:
+    named = [
+        f"{os.fsdecode(d.path).encode(errors='backslashreplace').decode()!r} {d.reason}"
+        for d in differences[:_NAMED_IN_MESSAGE]
+    ]
+    more = len(differences) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
