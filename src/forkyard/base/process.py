@@ -96,8 +96,13 @@ async def run_async(
     directory: str = "/",
     timeout_seconds: float = 60.0,
     pass_descriptors: Sequence[int] = (),
+    stdin_from: int | None = None,
+    stdout_to: int | None = None,
 ) -> Finished:
     """Do the same as `run` without blocking the event loop.
+
+    A file's descriptor in `stdin_from` or `stdout_to` takes the place of the bytes in memory,
+    for what may be large.
 
     Cancellation:
         The process group is killed before the cancellation goes on.
@@ -107,8 +112,8 @@ async def run_async(
             *argv,
             env=dict(variables),
             cwd=directory,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE if stdin_from is None else stdin_from,
+            stdout=asyncio.subprocess.PIPE if stdout_to is None else stdout_to,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
             pass_fds=tuple(pass_descriptors),
@@ -118,7 +123,7 @@ async def run_async(
         raise WorkspaceError(msg, hint="Run `forkyard doctor` to see what is missing.") from error
     try:
         async with asyncio.timeout(timeout_seconds):
-            stdout, stderr = await child.communicate(stdin)
+            stdout, stderr = await child.communicate(stdin if stdin_from is None else None)
     except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -130,7 +135,7 @@ async def run_async(
             ) from error
         raise
     return Finished(
-        argv=tuple(argv), exit_code=child.returncode or 0, stdout=stdout, stderr=stderr
+        argv=tuple(argv), exit_code=child.returncode or 0, stdout=stdout or b"", stderr=stderr
     )
 
 

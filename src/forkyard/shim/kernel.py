@@ -111,7 +111,7 @@ def clone_into(group: int, flags: int) -> int:
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
-    """Mount as mount(2)."""
+    """Make one mount, with the arguments of mount(2)."""
     _check(
         _libc.mount(
             os.fsencode(source),

@@ -1,0 +1,108 @@
+"""Recording what a snapshot's repository really holds, independent of its .git."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from forkyard.base.durable import sync_directory
+from forkyard.candidate import answers
+from forkyard.candidate.helper import READER, ask
+from forkyard.candidate.objects import ObjectStore
+from forkyard.candidate.walker_main import Job
+from forkyard.config import Layout
+from forkyard.errors import WorkspaceError
+from forkyard.model.ids import LayerId
+from forkyard.model.workspace import STORAGE_USER_ID, RecordedBase
+
+NAMED = 5
+"""So many things that a base leaves out are named in its notes."""
+
+
+def index_path(store: ObjectStore, tree: str) -> Path:
+    """Give where the trees of a base lie."""
+    return store.bases / f"{tree}.trees"
+
+
+class Recorder:
+    """Implements `BaseRecorder` of workspace/interface."""
+
+    def __init__(self, layout: Layout, store: ObjectStore) -> None:
+        """Keep where layers and objects lie."""
+        self._layout = layout
+        self._store = store
+
+    async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
+        """Walk a repository in a snapshot's layers and keep its trees.
+
+        Contents are not stored: they stay in the layers, which are immutable, and are taken from
+        there when a candidate changes them.
+
+        Args:
+            layers: Topmost first.
+            repository: Absolute path inside.
+
+        Returns:
+            Base tree, and the base commit where .git could be believed.
+
+        Raises:
+            WorkspaceError: There is no such directory, or the walk could not be done.
+
+        Durability:
+            All tree objects and the base's index are on disk when this returns.
+
+        Cancellation:
+            The helper is killed; what it wrote is removed.
+        """
+        await self._store.prepare()
+        async with self._store.scratch() as scratch:
+            index, pack = scratch / "index", scratch / "pack"
+            with index.open("wb") as index_file, pack.open("wb") as pack_file:
+                job: Job = {
+                    "mode": "record",
+                    "mount_point": str(self._store.mount_point),
+                    "layers": [str(self._layout.layer(layer)) for layer in layers],
+                    "upper": None,
+                    "repository": repository,
+                    "user": STORAGE_USER_ID,
+                    "base": "",
+                    "full": True,
+                    "ignored": [],
+                    "limits": {},
+                    "index": index_file.fileno(),
+                    "pack": pack_file.fileno(),
+                }
+                answer = await ask(
+                    READER,
+                    job,
+                    descriptors=(index_file.fileno(), pack_file.fileno()),
+                    what=f"record the base of {repository}",
+                )
+                os.fsync(index_file.fileno())
+            if answer.get("missing"):
+                msg = f"cannot record the base: {repository} is no directory in the snapshot"
+                raise WorkspaceError(msg, hint="Name the repository's folder in the template.")
+            await self._store.add_pack(pack)
+            tree = answers.word(answer["root"], "root")
+            index.rename(index_path(self._store, tree))
+            sync_directory(self._store.bases)
+        commit_tree = answers.optional_word(answer["commit_tree"], "commit_tree")
+        return RecordedBase(
+            repository=repository,
+            commit=answers.optional_word(answer["commit"], "commit"),
+            tree=tree,
+            branch=answers.optional_word(answer["branch"], "branch"),
+            uncommitted=commit_tree is not None and commit_tree != tree,
+            notes=(*answers.words(answer, "notes"), *_left_out(answer)),
+        )
+
+
+def _left_out(answer: answers.Answer) -> tuple[str, ...]:
+    left_out = answers.pairs(answer, "left_out")
+    # an empty directory or a nested .git in a base needs no telling: nothing of value is lost
+    told = [(path, why) for path, why in left_out if "empty directory" not in why]
+    notes = [f"not recorded: {path}: {why}" for path, why in told[:NAMED]]
+    more = len(told) - len(notes) + answers.number(answer["left_out_more"], "left_out_more")
+    if more > 0:
+        notes.append(f"not recorded: {more} more")
+    return tuple(notes)

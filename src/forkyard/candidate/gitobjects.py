@@ -1,0 +1,245 @@
+"""Reading single objects from an untrusted object store, every byte checked by hash.
+
+Loose objects, and packs of version 2 with their index and delta chains; sizes, depths and counts
+are capped, so a crafted store costs a bounded amount of work and at worst gives no object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+
+from forkyard.candidate.walk import LIST, READ
+from forkyard.shim import kernel
+
+OBJECT_BYTES = 4 * 1024**2
+"""No commit of a real history is larger."""
+DELTA_DEPTH = 60
+PACKS = 2000
+_OFS_DELTA, _REF_DELTA = 6, 7
+_KINDS = {1: b"commit", 2: b"tree", 3: b"blob", 4: b"tag"}
+_INDEX_HEADER = 8
+_FANOUT = 1024
+_FIRST_TREE = re.compile(rb"tree ([0-9a-f]{40})\n")
+
+
+class ObjectReader:
+    """Reads objects below one open .git directory."""
+
+    def __init__(self, directory: int) -> None:
+        self._directory = directory
+
+    def commit_tree(self, commit: str) -> str:
+        """Give the tree of a commit whose bytes have its hash.
+
+        Raises:
+            ValueError: It is missing here, damaged, or no commit; the text says which.
+        """
+        kind, content = self._checked(bytes.fromhex(commit), 0)
+        match = _FIRST_TREE.match(content)
+        if kind != b"commit" or match is None:
+            raise ValueError(f"object {commit} is no commit")
+        return match[1].decode()
+
+    def _checked(self, oid: bytes, depth: int) -> tuple[bytes, bytes]:
+        found = self._loose(oid) or self._packed(oid, depth)
+        if found is None:
+            where = " (its alternate stores are not read)" if self._has_alternates() else ""
+            raise ValueError(f"object {oid.hex()} is not in the repository's own store{where}")
+        kind, content = found
+        head = b"%s %d\0" % (kind, len(content))
+        if hashlib.sha1(head + content, usedforsecurity=False).digest() != oid:
+            raise ValueError(f"object {oid.hex()} does not have the bytes of its name")
+        return kind, content
+
+    def _has_alternates(self) -> bool:
+        descriptor = self._open(b"objects/info/alternates")
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is not None
+
+    def _open(self, path: bytes) -> int | None:
+        try:
+            descriptor = kernel.open_beneath(self._directory, path, READ)
+        except OSError:
+            return None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def _loose(self, oid: bytes) -> tuple[bytes, bytes] | None:
+        name = oid.hex().encode()
+        descriptor = self._open(b"objects/%s/%s" % (name[:2], name[2:]))
+        if descriptor is None:
+            return None
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+            packed = file.read(OBJECT_BYTES)
+        whole = _inflate(packed)
+        head, _, content = whole.partition(b"\0")
+        return head.split(b" ", 1)[0], content
+
+    def _packed(self, oid: bytes, depth: int) -> tuple[bytes, bytes] | None:
+        for name in self._pack_names():
+            descriptor = self._open(b"objects/pack/%s.idx" % name)
+            if descriptor is None:
+                continue
+            with _Pages(descriptor) as index:
+                offset = _find(index, oid)
+            if offset is None:
+                continue
+            pack = self._open(b"objects/pack/%s.pack" % name)
+            if pack is None:
+                continue
+            with _Pages(pack) as pages:
+                try:
+                    return self._entry(pages, offset, depth)
+                except IndexError:
+                    raise ValueError("an entry of a pack is cut short") from None
+        return None
+
+    def _pack_names(self) -> Iterator[bytes]:
+        try:
+            directory = kernel.open_beneath(self._directory, b"objects/pack", LIST)
+        except OSError:
+            return
+        try:
+            names = sorted(os.fsencode(name) for name in os.listdir(directory))
+        finally:
+            os.close(directory)
+        packs = [name.removesuffix(b".idx") for name in names if name.endswith(b".idx")]
+        yield from packs[:PACKS]
+
+    def _entry(self, pages: _Pages, offset: int, depth: int) -> tuple[bytes, bytes]:
+        if depth > DELTA_DEPTH:
+            raise ValueError(f"a chain of more than {DELTA_DEPTH} deltas")
+        raw = pages.read(offset, 32)
+        kind = (raw[0] >> 4) & 7
+        position = 1
+        while raw[position - 1] & 0x80:
+            position += 1
+        if kind in _KINDS:
+            return _KINDS[kind], _inflate(pages.read(offset + position, OBJECT_BYTES))
+        if kind == _OFS_DELTA:
+            distance = raw[position] & 0x7F
+            while raw[position] & 0x80:
+                position += 1
+                distance = ((distance + 1) << 7) | (raw[position] & 0x7F)
+            base = self._entry(pages, offset - distance, depth + 1)
+            position += 1
+        elif kind == _REF_DELTA:
+            base = self._checked(raw[position : position + 20], depth + 1)
+            position += 20
+        else:
+            raise ValueError("an unknown kind of object in a pack")
+        delta = _inflate(pages.read(offset + position, OBJECT_BYTES))
+        return base[0], _apply_delta(base[1], delta)
+
+
+class _Pages:
+    """An open file that is read at given places, and never past its end without saying so."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> _Pages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Give up to `size` bytes; at least one."""
+        if offset < 0:
+            raise ValueError("a place before the start of a pack")
+        data = os.pread(self._descriptor, size, offset)
+        if not data:
+            raise ValueError("a place past the end of a pack")
+        return data
+
+    def exactly(self, offset: int, size: int) -> bytes:
+        """Give `size` bytes."""
+        data = self.read(offset, size)
+        if len(data) != size:
+            raise ValueError("a pack index is cut short")
+        return data
+
+
+def _find(index: _Pages, oid: bytes) -> int | None:
+    if index.exactly(0, _INDEX_HEADER) != b"\xfftOc\0\0\0\2":
+        return None
+    fanout = struct.unpack(">256L", index.exactly(_INDEX_HEADER, _FANOUT))
+    low, high, total = (fanout[oid[0] - 1] if oid[0] else 0), fanout[oid[0]], fanout[255]
+    names = _INDEX_HEADER + _FANOUT
+    while low < high:
+        middle = (low + high) // 2
+        name = index.exactly(names + middle * 20, 20)
+        if name == oid:
+            offsets = names + total * 24
+            (offset,) = struct.unpack(">L", index.exactly(offsets + middle * 4, 4))
+            if offset & 0x8000_0000:
+                place = offsets + total * 4 + (offset & 0x7FFF_FFFF) * 8
+                (offset,) = struct.unpack(">Q", index.exactly(place, 8))
+            return int(offset)
+        if name < oid:
+            low = middle + 1
+        else:
+            high = middle
+    return None
+
+
+def _inflate(data: bytes) -> bytes:
+    opener = zlib.decompressobj()
+    try:
+        content = opener.decompress(data, OBJECT_BYTES)
+    except zlib.error:
+        raise ValueError("an object that cannot be unpacked") from None
+    if not opener.eof:
+        raise ValueError(f"an object that is cut short or over {OBJECT_BYTES} bytes")
+    return content
+
+
+def _apply_delta(base: bytes, delta: bytes) -> bytes:
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        value, shift = 0, 0
+        while True:
+            byte = delta[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    try:
+        if number() != len(base):
+            raise ValueError("a delta for another object")
+        size = number()
+        result = bytearray()
+        while position < len(delta) and len(result) <= OBJECT_BYTES:
+            order = delta[position]
+            position += 1
+            if order & 0x80:
+                fields = [0] * 7
+                for bit in range(7):
+                    if order & (1 << bit):
+                        fields[bit] = delta[position]
+                        position += 1
+                start = int.from_bytes(bytes(fields[:4]), "little")
+                length = int.from_bytes(bytes(fields[4:]), "little") or 0x10000
+                result += base[start : start + length]
+            else:
+                result += delta[position : position + order]
+                position += order
+    except IndexError:
+        raise ValueError("a delta that is cut short") from None
+    if len(result) != size:
+        raise ValueError("a delta that gives another size")
+    return bytes(result)

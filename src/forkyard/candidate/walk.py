@@ -1,0 +1,428 @@
+"""Walking a hostile tree by descriptor and comparing it with a base. Standard library only.
+
+Every component is opened below an open directory by openat2, never through a link or into
+another mount; a name is looked at before it is opened, and what was opened is compared with what
+was looked at. Names are bytes. Nothing is passed over silently: what the result cannot carry is
+listed with its reason, and a hard limit says that it struck.
+
+With a hint (the overlay's upper directory, which names a superset of what was touched) only the
+names in it are looked at in the merged view, so the cost follows the change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from forkyard.candidate.trees import (
+    DIRECTORY,
+    EMPTY_TREE,
+    LINK,
+    Entry,
+    TreeSource,
+    encode_tree,
+    mode_of,
+    object_id,
+)
+from forkyard.shim import kernel
+
+MIB = 1024**2
+CHUNK_BYTES = MIB
+LOOK = os.O_PATH | os.O_NOFOLLOW
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+LISTED_LEFT_OUT = 1000
+"""So many things left out are named; the rest is counted."""
+
+LITTER_NAMES = frozenset(
+    {
+        b".bash_profile", b".bashrc", b".env", b".gitconfig", b".gitmodules", b".mcp.json",
+        b".npmrc", b".profile", b".ripgreprc", b".zprofile", b".zshrc",
+    }
+)  # fmt: skip
+"""Mount points that some agents' own sandboxes leave behind: empty, read-only, these names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkLimits:
+    """Limits of one walk."""
+
+    large_bytes: int = 32 * MIB
+    """Files above it are carried, and listed as large."""
+    total_bytes: int = 768 * MIB
+    """Hard: old and new content of all changes. `git apply` refuses a patch of 1 GiB and more,
+    and base85 adds a quarter, so more than this could not be proved by replay."""
+    file_bytes: int = 4096 * MIB
+    """Hard: no file above it is ever read."""
+    changes: int = 200_000
+    """Hard: changed paths."""
+    visited: int = 2_000_000
+    """Hard: names looked at, ignored build outputs among them."""
+    depth: int = 128
+    """Hard: directories within each other."""
+    path_bytes: int = 4000
+    """Hard: git and the kernel stop at 4096."""
+
+
+class Change(NamedTuple):
+    """One path whose file or link differs from the base."""
+
+    path: bytes
+    old: Entry | None
+    new: Entry | None
+    old_size: int
+    new_size: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a walk saw."""
+
+    changes: list[Change] = field(default_factory=list)
+    new_paths: list[tuple[bytes, int]] = field(default_factory=list)
+    """Files that the base does not have, with their sizes (when not hashing)."""
+    trees: dict[bytes, bytes] = field(default_factory=dict)
+    """Tree objects that were made."""
+    left_out: list[tuple[bytes, str]] = field(default_factory=list)
+    left_out_more: int = 0
+    large: list[tuple[bytes, int]] = field(default_factory=list)
+    stops: dict[str, int] = field(default_factory=dict)
+    """Hard limits that struck, and how often."""
+    files: int = 0
+
+    def leave_out(self, path: bytes, reason: str) -> None:
+        """Note something that is not carried."""
+        if len(self.left_out) < LISTED_LEFT_OUT:
+            self.left_out.append((path, reason))
+        else:
+            self.left_out_more += 1
+
+
+class Walk:
+    """One walk over one view."""
+
+    def __init__(
+        self,
+        *,
+        trees: TreeSource,
+        limits: WalkLimits,
+        base_view: int | None = None,
+        hashing: bool = True,
+        keep_changes: bool = True,
+        ignored: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """Prepare a walk.
+
+        Args:
+            trees: The base's trees.
+            limits: When to stop.
+            base_view: Descriptor of the repository in a view of the base's layers alone.
+            hashing: Without it, nothing is read and only new paths are listed.
+            keep_changes: Without it, trees are made and changes are not kept (recording).
+            ignored: New paths that are not carried.
+        """
+        self._trees = trees
+        self._limits = limits
+        self._base_view = base_view
+        self._hashing = hashing
+        self._keep_changes = keep_changes
+        self._ignored = ignored
+        self._bytes_left = limits.total_bytes
+        self._visited = 0
+        self.found = Findings()
+
+    def run(self, merged: int | None, hint: int | None, base: bytes) -> bytes:
+        """Walk a repository.
+
+        Args:
+            merged: Its directory in the view; None where it is gone.
+            hint: The same directory in the upper; None to look at everything.
+            base: Its tree in the base.
+
+        Returns:
+            The id of its tree.
+        """
+        if merged is None:
+            kept = self._remove(b"", Entry(DIRECTORY, base)) if base != EMPTY_TREE else None
+            return kept.oid if kept else self._tree({})
+        entry = self._directory(merged, hint, base, b"", 0)
+        return entry.oid if entry else self._tree({})
+
+    def _tree(self, entries: dict[bytes, Entry]) -> bytes:
+        content = encode_tree(entries)
+        oid = object_id(b"tree", content)
+        self.found.trees[oid] = content
+        return oid
+
+    def _stop(self, path: bytes, limit: str) -> None:
+        self.found.stops[limit] = self.found.stops.get(limit, 0) + 1
+        self.found.leave_out(path, f"hard limit: {limit}")
+
+    def _directory(
+        self, merged: int, hint: int | None, base: bytes | None, prefix: bytes, depth: int
+    ) -> Entry | None:
+        old = self._trees.entries(base) if base is not None else {}
+        present = _names(merged)
+        wanted = present if hint is None else present & _names(hint)
+        result = dict(old)
+        for name in sorted(old.keys() - present):
+            self._settle(result, name, self._remove(prefix + name, old[name]))
+        for name in sorted(wanted):
+            self._visited += 1
+            if self._visited > self._limits.visited:
+                self._stop(prefix + name, f"{self._limits.visited} names looked at")
+                break
+            new = self._name(merged, hint, name, prefix + name, old.get(name), depth)
+            self._settle(result, name, new)
+        if not result:
+            if prefix and not present:
+                self.found.leave_out(prefix, "an empty directory, which git cannot hold")
+            return None
+        if base is not None and result == old:
+            return Entry(DIRECTORY, base)
+        return Entry(DIRECTORY, self._tree(result))
+
+    @staticmethod
+    def _settle(result: dict[bytes, Entry], name: bytes, entry: Entry | None) -> None:
+        if entry is None:
+            result.pop(name, None)
+        else:
+            result[name] = entry
+
+    def _name(
+        self,
+        merged: int,
+        hint: int | None,
+        name: bytes,
+        path: bytes,
+        old: Entry | None,
+        depth: int,
+    ) -> Entry | None:
+        if name.lower() == b".git":
+            self._git_data(merged, name, path)
+            return old
+        if len(path) > self._limits.path_bytes:
+            self._stop(path[:100] + b"...", f"a path of {self._limits.path_bytes} bytes")
+            return old
+        try:
+            status = os.stat(name, dir_fd=merged, follow_symlinks=False)
+        except FileNotFoundError:
+            return None if old is None else self._remove(path, old)
+        is_directory = stat.S_ISDIR(status.st_mode)
+        is_leaf = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+        if old is not None and (old.is_tree != is_directory or not (is_leaf or is_directory)):
+            kept = self._remove(path, old)
+            if kept is not None:
+                self.found.leave_out(path, "what stood there before is over a hard limit")
+                return kept
+            old = None
+        if is_directory:
+            return self._subdirectory(merged, hint, name, path, old, depth)
+        if is_leaf:
+            return self._leaf(merged, name, path, status, old)
+        self.found.leave_out(path, _special(status.st_mode))
+        return None
+
+    def _git_data(self, merged: int, name: bytes, path: bytes) -> None:
+        status = os.stat(name, dir_fd=merged, follow_symlinks=False)
+        if path == b".git":
+            if not stat.S_ISDIR(status.st_mode):
+                self.found.leave_out(path, "git data, never carried; it is no directory here")
+        elif b"/" in path:
+            self.found.leave_out(path, "git data of a nested repository; its files are carried")
+        else:
+            self.found.leave_out(path, "a name that some systems take for .git")
+
+    def _subdirectory(
+        self,
+        merged: int,
+        hint: int | None,
+        name: bytes,
+        path: bytes,
+        old: Entry | None,
+        depth: int,
+    ) -> Entry | None:
+        if depth >= self._limits.depth:
+            self._stop(path[:100] + b"...", f"{self._limits.depth} directories within each other")
+            return old
+        with contextlib.ExitStack() as stack:
+            directory = kernel.open_beneath(merged, name, LIST)
+            stack.callback(os.close, directory)
+            deeper = None
+            if hint is not None:
+                # without a directory in the upper everything is looked at, to be safe
+                with contextlib.suppress(OSError):
+                    deeper = kernel.open_beneath(hint, name, LIST)
+                    stack.callback(os.close, deeper)
+            base = old.oid if old is not None else None
+            return self._directory(directory, deeper, base, path + b"/", depth + 1)
+
+    def _leaf(
+        self, merged: int, name: bytes, path: bytes, status: os.stat_result, old: Entry | None
+    ) -> Entry | None:
+        self.found.files += 1
+        if old is None:
+            if path in self._ignored:
+                return None
+            if self._keep_changes and _is_litter(name, status):
+                self.found.leave_out(path, "agent litter: an empty read-only placeholder")
+                return None
+            if not self._hashing:
+                self.found.new_paths.append((path, status.st_size))
+                return None
+        if not self._hashing:
+            return old
+        if status.st_size > self._limits.file_bytes:
+            if self._size_in_base(path) == status.st_size:
+                self.found.leave_out(path, "too large to be recorded, in the base as well")
+            else:
+                self._stop(path, f"a file of {status.st_size} bytes")
+            return old
+        affordable = status.st_size <= self._bytes_left
+        if not affordable and (old is None or self._size_in_base(path) != status.st_size):
+            self._stop(path, f"{self._limits.total_bytes} bytes of changes")
+            return old
+        new = Entry(mode_of(status), self._content_id(merged, name, status))
+        if new == old:
+            return old
+        return self._change(path, old, new, status)
+
+    def _content_id(self, merged: int, name: bytes, status: os.stat_result) -> bytes:
+        if stat.S_ISLNK(status.st_mode):
+            return object_id(b"blob", os.readlink(name, dir_fd=merged))
+        digest = hashlib.sha1(b"blob %d\0" % status.st_size, usedforsecurity=False)
+        for chunk in read_file(merged, name, status):
+            digest.update(chunk)
+        return digest.digest()
+
+    def _change(
+        self, path: bytes, old: Entry | None, new: Entry, status: os.stat_result
+    ) -> Entry | None:
+        if not self._keep_changes:
+            return new
+        old_size = max(self._size_in_base(path), 0) if old is not None else 0
+        if not self._charge(path, old_size + status.st_size):
+            return old
+        self.found.changes.append(Change(path, old, new, old_size, status.st_size))
+        if status.st_size > self._limits.large_bytes:
+            self.found.large.append((path, status.st_size))
+        if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            self.found.leave_out(path, "its set-id bit only; the file itself is carried")
+        return new
+
+    def _remove(self, path: bytes, old: Entry) -> Entry | None:
+        """Note that a path of the base is gone; what a hard limit keeps is given back."""
+        if old.is_tree:
+            prefix = path + b"/" if path else b""
+            entries = self._trees.entries(old.oid)
+            kept = {
+                name: left
+                for name, entry in sorted(entries.items())
+                if (left := self._remove(prefix + name, entry)) is not None
+            }
+            return Entry(DIRECTORY, self._tree(kept)) if kept else None
+        if not self._hashing:
+            return None
+        size = max(self._size_in_base(path), 0)
+        if not self._charge(path, size):
+            return old
+        self.found.changes.append(Change(path, old, None, size, 0))
+        return None
+
+    def _charge(self, path: bytes, size: int) -> bool:
+        if len(self.found.changes) >= self._limits.changes:
+            self._stop(path, f"{self._limits.changes} changed paths")
+            return False
+        if size > self._bytes_left:
+            self._stop(path, f"{self._limits.total_bytes} bytes of changes")
+            return False
+        self._bytes_left -= size
+        return True
+
+    def _size_in_base(self, path: bytes) -> int:
+        """Give a size, or -1 where the base's layers have nothing there."""
+        if self._base_view is None:
+            return -1
+        try:
+            descriptor = kernel.open_beneath(self._base_view, path, LOOK)
+        except OSError:
+            return -1
+        try:
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+
+
+def _names(directory: int) -> set[bytes]:
+    # listdir moves the descriptor's position, so a repeated listing wants a fresh start
+    os.lseek(directory, 0, os.SEEK_SET)
+    return {os.fsencode(name) for name in os.listdir(directory)}
+
+
+def _is_litter(name: bytes, status: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(status.st_mode)
+        and status.st_size == 0
+        and not status.st_mode & 0o222
+        and (name in LITTER_NAMES or b"*" in name)
+    )
+
+
+def _special(mode: int) -> str:
+    for test, kind in (
+        (stat.S_ISFIFO, "a fifo"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a character device"),
+        (stat.S_ISBLK, "a block device"),
+    ):
+        if test(mode):
+            return f"{kind}, which git cannot hold"
+    return "neither file, directory nor link"
+
+
+def read_file(directory: int, path: bytes, expected: os.stat_result) -> Iterator[bytes]:
+    """Give a regular file's bytes, after making sure that it is the one that was looked at.
+
+    Raises:
+        OSError: ESTALE, the tree changed under us; it must be of a stopped workspace.
+    """
+    descriptor = kernel.open_beneath(directory, path, READ)
+    try:
+        status = os.fstat(descriptor)
+        same = (
+            status.st_ino == expected.st_ino
+            and status.st_dev == expected.st_dev
+            and status.st_size == expected.st_size
+            and stat.S_ISREG(status.st_mode)
+        )
+        if not same:
+            raise OSError(errno.ESTALE, "the file changed while it was read")
+        left = expected.st_size
+        while left:
+            chunk = os.read(descriptor, min(CHUNK_BYTES, left))
+            if not chunk:
+                raise OSError(errno.ESTALE, "the file became shorter while it was read")
+            left -= len(chunk)
+            yield chunk
+    finally:
+        os.close(descriptor)
+
+
+def read_blob(root: int, path: bytes, mode: int) -> tuple[int, Iterator[bytes]]:
+    """Give the size and bytes of a file or link by its path below a repository."""
+    descriptor = kernel.open_beneath(root, path, LOOK)
+    try:
+        status = os.fstat(descriptor)
+        if mode == LINK:
+            target = os.readlink(b"", dir_fd=descriptor)
+            return len(target), iter((target,))
+        return status.st_size, read_file(root, path, status)
+    finally:
+        os.close(descriptor)
