@@ -175,16 +175,35 @@ class SandboxGroup:
         """Make the tracking group of one exec."""
         self._make(self._tracking, f"{PARENT}/{self._name}/{name}")
 
-    def join(self, name: str = "") -> None:
-        """Move the calling process into the limits and into one tracking group.
+    def join(self) -> None:
+        """Move the calling process into the limits and the sandbox's own tracking group.
 
-        Without a name it is the sandbox's own group: there the container's first process lives,
-        so that its cgroup namespace starts there and shows nothing above.
+        The container's first process lives there, so its cgroup namespace shows nothing above.
         """
         for root in self._roots.values():
-            if root != self._tracking:
-                self._write(root, f"{PARENT}/{self._name}/cgroup.procs", "0")
-        self._write(self._tracking, f"{PARENT}/{self._name}/{name or '.'}/cgroup.procs", "0")
+            self._write(root, f"{PARENT}/{self._name}/cgroup.procs", "0")
+
+    @property
+    def births(self) -> bool:
+        """Whether a process can be born in a tracking group instead of being moved there."""
+        return self._hierarchies.unified
+
+    def open(self, name: str) -> int:
+        """Open one tracking group's directory."""
+        return os.open(
+            f"{PARENT}/{self._name}/{name}",
+            os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
+            dir_fd=self._tracking,
+        )
+
+    @staticmethod
+    def join_open(group: int) -> None:
+        """Move the calling process into an open tracking group."""
+        descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
+        try:
+            os.write(descriptor, b"0")
+        finally:
+            os.close(descriptor)
 
     def processes(self, name: str) -> list[int]:
         """List the pids of one tracking group, as this pid namespace numbers them."""

@@ -9,9 +9,9 @@ import signal
 import time
 
 from forkyard.shim.cgroups import SandboxGroup
-from forkyard.shim.join import Command, Refusal, spawn
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import EXIT_RECORD, STDERR, STDOUT, write_record
+from forkyard.shim.spawner import Command, Refusal, Spawner
 
 CHUNK_BYTES = 256 * 1024
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
@@ -87,9 +87,7 @@ class RunningExec:
         *,
         directory: int,
         group: SandboxGroup,
-        init: int,
-        filters: list[bytes],
-        user: int,
+        spawner: Spawner,
     ) -> None:
         """Start the command; `pid` is None where it could not be."""
         self.id: str = spec["id"]
@@ -115,16 +113,12 @@ class RunningExec:
             argv=spec["argv"],
             variables=spec["variables"],
             directory=spec["working_directory"],
-            user=user,
-            group=user,
+            user=spec["user"],
             file_bytes=spec.get("file_bytes"),
         )
-        outcome = spawn(
+        outcome = spawner.spawn(
             command,
-            init=init,
-            group=group,
             group_name=self.id,
-            filters=filters,
             stdin=null,
             stdout=self.stdout.write_end,
             stderr=self.stderr.write_end,

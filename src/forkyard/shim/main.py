@@ -49,7 +49,6 @@ class Shim:
         self._connections: dict[socket.socket, protocol.LineBuffer] = {}
         self._execs: dict[str, RunningExec] = {}
         self._waiting: dict[str, set[socket.socket]] = {}
-        self._filters = [bytes.fromhex(program) for program in spec["filters"]]
         self._over = False
         self._first = first
         self._disk: DiskWatch | None = None
@@ -146,6 +145,8 @@ class Shim:
                     one.ask_to_end("killed", message.get("detail"), message["grace"])
             case "stop":
                 self._stop(connection)
+            case _:
+                pass
 
     def _exec(self, connection: socket.socket, spec: Message) -> None:
         name = spec["id"]
@@ -160,15 +161,14 @@ class Shim:
             directory = os.open(
                 name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._execs_folder
             )
-            group = self._sandbox.group
+            group, spawner = self._sandbox.group, self._sandbox.spawner
             assert group is not None  # noqa: S101 - made before the first message is read
+            assert spawner is not None  # noqa: S101 - as above
             one = RunningExec(
                 spec,
                 directory=directory,
                 group=group,
-                init=self._sandbox.init_descriptor,
-                filters=self._filters,
-                user=spec["user"],
+                spawner=spawner,
             )
             self._execs[name] = one
             for stream in (one.stdout, one.stderr):
@@ -202,7 +202,7 @@ class Shim:
                 return
             if pid == 0:
                 return
-            if pid == self._sandbox.init_pid:
+            if pid in self._sandbox.pillars:
                 self._lost()
                 return
             for one in self._execs.values():
@@ -212,10 +212,10 @@ class Shim:
                     break
 
     def _lost(self) -> None:
-        # The container's first process died: every process in it did. Not our doing.
+        # Container or spawner died, and it was not our doing.
         for one in self._execs.values():
             if one.result is None:
-                one.lose("the sandbox's first process died")
+                one.lose("the sandbox died under it")
                 self._settle(one)
         with contextlib.suppress(OSError):
             self._sandbox.unmake()

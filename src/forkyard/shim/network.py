@@ -20,7 +20,7 @@ from forkyard.shim import kernel
 
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 BLACKHOLES = (
-    ("0.0.0.0", 8),
+    ("0.0.0.0", 8),  # noqa: S104 - a route, not an address to bind
     ("10.0.0.0", 8),
     ("100.64.0.0", 10),
     ("169.254.0.0", 16),

@@ -6,19 +6,18 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import time
 from pathlib import Path
 
 from forkyard.shim import kernel, mounts, network
 from forkyard.shim.cgroups import GroupLimits, SandboxGroup, detect
 from forkyard.shim.protocol import Message
+from forkyard.shim.spawner import Spawner
 
 STAGE = "/run/w"
 """In the shim's private tmpfs: the container's mounts come from here, so that no path of the
 state directory shows up inside and a mapped root can reach them."""
 _UNMOUNT_PATIENCE_SECONDS = 5.0
-_RUNTIME_SECONDS = 30.0
 
 
 class SandboxError(Exception):
@@ -37,7 +36,9 @@ class Sandbox:
         """
         self._spec = spec
         self._directory = directory
+        self._filters = [bytes.fromhex(program) for program in spec["filters"]]
         self.group: SandboxGroup | None = None
+        self.spawner: Spawner | None = None
         self.init_pid = 0
         self.init_descriptor = -1
         self._network: network.OpenNetwork | None = None
@@ -47,6 +48,11 @@ class Sandbox:
         """Name of cgroup and container: the workspace and its epoch."""
         return f"{self._spec['workspace']}-{self._spec['epoch']}"
 
+    @property
+    def pillars(self) -> tuple[int, ...]:
+        """Processes without which there is no sandbox."""
+        return (self.init_pid, self.spawner.pid if self.spawner is not None else 0)
+
     def make(self) -> None:
         """Mount, limit and start; what was made is undone by `unmake`, also half-way.
 
@@ -54,8 +60,8 @@ class Sandbox:
             SandboxError: With the reason and the values.
         """
         try:
-            self._make_namespaces()
             self._make_groups()
+            self._make_namespaces()
             self._mount_workspace()
             self._make_root()
             self._run_container()
@@ -70,13 +76,6 @@ class Sandbox:
         self._layers = os.open(self._spec["layers_directory"], os.O_PATH | os.O_DIRECTORY)
         self._disk = os.open(self._spec["disk"], os.O_PATH | os.O_DIRECTORY)
         staged = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in self._spec["staged"]]
-        hierarchies = detect()
-        if hierarchies is None:
-            raise OSError(errno.EOPNOTSUPP, "no cgroup hierarchy is mounted below /sys/fs/cgroup")
-        self.group = SandboxGroup(hierarchies, self.name)
-        if hierarchies.layout == "hybrid":
-            # crun 1.8 refuses hybrid hosts; the open descriptors keep the v2 tree reachable.
-            kernel.unmount(hierarchies.tracking, kernel.MNT_DETACH)
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
         kernel.mount(
             "tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4m"
@@ -91,8 +90,11 @@ class Sandbox:
             os.close(source)
 
     def _make_groups(self) -> None:
+        hierarchies = detect()
+        if hierarchies is None:
+            raise OSError(errno.EOPNOTSUPP, "no cgroup hierarchy is mounted below /sys/fs/cgroup")
+        self.group = SandboxGroup(hierarchies, self.name)
         limits = self._spec["limits"]
-        assert self.group is not None  # noqa: S101 - set one call before
         self.group.create(
             GroupLimits(
                 memory_bytes=limits["memory_bytes"],
@@ -100,6 +102,12 @@ class Sandbox:
                 cpu_millicores=limits["cpu_millicores"],
             )
         )
+        # First of all, since the kernel takes its time to move a process into the limits: the
+        # mounts are made meanwhile.
+        self.spawner = Spawner(self.group, self._filters)
+        if hierarchies.layout == "hybrid":
+            # crun 1.8 refuses hybrid hosts; the open descriptors keep the v2 tree reachable.
+            kernel.unmount(hierarchies.tracking, kernel.MNT_DETACH)
 
     def _mount_workspace(self) -> None:
         namespace = mounts.mapping_namespace(self._spec["id_map"])
@@ -140,54 +148,46 @@ class Sandbox:
             if entry["kind"] == "directory":
                 os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
             elif entry["kind"] == "symlink":
-                os.symlink(entry["source"], path)
+                Path(path).symlink_to(entry["source"])
             else:
                 Path(path).write_bytes(entry["content"].encode("latin-1"))
                 os.chmod(path, 0o644)  # noqa: PTH101
 
     def _run_container(self) -> None:
-        assert self.group is not None  # noqa: S101 - made before
+        assert self.spawner is not None  # noqa: S101 - made before
         Path(f"{STAGE}/bundle/config.json").write_text(
             json.dumps(self._spec["config"]), encoding="utf-8"
         )
-        child = os.fork()
-        if child == 0:
-            try:
-                log = os.open(
-                    "runtime.log",
-                    os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
-                    0o600,
-                    dir_fd=self._directory,
-                )
-                null = os.open("/dev/null", os.O_RDWR)
-                self.group.join()
-                for stream, number in ((null, 0), (null, 1), (log, 2)):
-                    os.dup2(stream, number)
-                kernel.close_from(3)
-                os.execve(
-                    self._spec["runtime"],
-                    [
-                        self._spec["runtime"],
-                        "--root=/run/runtime",
-                        *self._spec["runtime_options"],
-                        "run",
-                        "--detach",
-                        f"--pid-file={STAGE}/pid",
-                        f"--bundle={STAGE}/bundle",
-                        self.name,
-                    ],
-                    {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                )
-            finally:
-                os._exit(127)
-        status = _wait(child, _RUNTIME_SECONDS)
+        log = os.open(
+            "runtime.log",
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
+            0o600,
+            dir_fd=self._directory,
+        )
+        runtime = self._spec["runtime"]
+        try:
+            status = self.spawner.run(
+                [
+                    runtime,
+                    "--root=/run/runtime",
+                    *self._spec["runtime_options"],
+                    "run",
+                    "--detach",
+                    f"--pid-file={STAGE}/pid",
+                    f"--bundle={STAGE}/bundle",
+                    self.name,
+                ],
+                error_output=log,
+            )
+        finally:
+            os.close(log)
         if status != 0:
             raise SandboxError(
-                f"{os.path.basename(self._spec['runtime'])} ended with status {status}: "  # noqa: PTH119
-                f"{self._runtime_log()}"
+                f"{Path(runtime).name} ended with status {status}: {self._runtime_log()}"
             )
         self.init_pid = int(Path(f"{STAGE}/pid").read_text(encoding="ascii"))
         self.init_descriptor = kernel.pidfd_open(self.init_pid)
+        self.spawner.enter(self.init_descriptor)
 
     def _runtime_log(self) -> str:
         with contextlib.suppress(OSError):
@@ -208,23 +208,12 @@ class Sandbox:
         if self._network is not None:
             self._network.stop()
             self._network = None
+        if self.spawner is not None:
+            self.spawner.close()
         if self.group is not None:
             self.group.sweep()
         for target in ("merged", "disk", "layers"):
             _unmount(f"{STAGE}/{target}")
-
-
-def _wait(child: int, patience_seconds: float) -> int:
-    deadline = time.monotonic() + patience_seconds
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return -signal.SIGKILL
-        time.sleep(0.001)  # waitpid has no time limit of its own
 
 
 def _unmount(target: str) -> None:

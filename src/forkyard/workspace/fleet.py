@@ -34,6 +34,11 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 """Unmounting flushes what the workspace wrote; a slow disk may take this long."""
 _FORK_SERVER_SECONDS = 10.0
+_FORK_SERVER_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[2]); "
+    "from forkyard.shim.fork_server import run; run(sys.argv[1])"
+)
+"""Isolated mode, so that nothing of the caller's folder or user settings is imported."""
 _LINE_LIMIT_BYTES = protocol.MESSAGE_LIMIT_BYTES
 
 
@@ -149,6 +154,8 @@ class LocalFleet:
                             future.set_result(_result(message["result"]))
                     case "stopped":
                         break
+                    case _:
+                        continue
         finally:
             if self._shims.get(shim.workspace) is shim:
                 del self._shims[shim.workspace]
@@ -217,8 +224,7 @@ class LocalFleet:
                 sys.executable,
                 "-I",
                 "-c",
-                "import sys; sys.path.insert(0, sys.argv[2]); "
-                "from forkyard.shim.fork_server import run; run(sys.argv[1])",
+                _FORK_SERVER_PROGRAM,
                 str(self._layout.fleet_socket),
                 str(package),
             ],
