@@ -12,7 +12,14 @@ from forkyard.client.resources import Candidates, Runs, Snapshots, Templates
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces
 from forkyard.config import Layout, state_directory
-from forkyard.wire.schema import DoctorReport, Nothing, StopRequest, VersionInfo
+from forkyard.wire.schema import (
+    DoctorReport,
+    DriverInfo,
+    GarbageReport,
+    Nothing,
+    StopRequest,
+    VersionInfo,
+)
 
 
 class Client:
@@ -71,6 +78,19 @@ class Client:
     async def doctor(self) -> DoctorReport:
         """Ask what isolation is in force on this machine."""
         return await self._connection.ask("GET", "/v1/doctor", DoctorReport)
+
+    async def drivers(self) -> list[DriverInfo]:
+        """List the agent drivers that a task file may name."""
+        return await self._connection.ask_list("/v1/drivers", DriverInfo)
+
+    async def collect_garbage(self) -> GarbageReport:
+        """Remove what nothing needs any more: leftovers, unused layers, trash."""
+        return await self._connection.ask("POST", "/v1/gc", GarbageReport)
+
+    async def find_server(self) -> int | None:
+        """Give the process id of the running server, starting none."""
+        found = await self._starter.find()
+        return None if found is None else found.pid
 
     async def stop_server(self, *, only_if_idle: bool = False) -> None:
         """Ask the server to exit; sandboxes stay and are re-attached at the next start."""

@@ -68,6 +68,12 @@ class Templates:
             WorkspaceError: The build failed; the log says more.
         """
         await self.begin_build(name)
+        return await self.wait_until_built(name, timeout_seconds=timeout_seconds)
+
+    async def wait_until_built(
+        self, name: str, *, timeout_seconds: float | None = None
+    ) -> TemplateInfo:
+        """Wait for the end of a build that was begun; raises as `build`."""
         template = await _until(
             lambda: self.get(name), lambda one: one.state != "building", timeout_seconds
         )

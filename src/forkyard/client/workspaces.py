@@ -119,6 +119,17 @@ class Workspace:
             "GET", f"/v1/execs/{info.id}/output", query={"stream": stream}
         )
 
+    async def execs(self) -> list[ExecInfo]:
+        """List the commands that were run in it, oldest first, without their output."""
+        return await self._connection.ask_list(f"/v1/workspaces/{self.id}/execs", ExecInfo)
+
+    def output(
+        self, exec_id: str, *, stream: str = "stdout", follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Give what a command prints, as it comes."""
+        query = {"stream": stream, "follow": "true" if follow else "false"}
+        return self._connection.stream(f"/v1/execs/{exec_id}/output", query=query)
+
     async def start(self) -> None:
         """Run its sandbox; one that runs already is fine."""
         self.info = await self._connection.ask(

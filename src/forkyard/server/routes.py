@@ -14,6 +14,8 @@ from forkyard.wire.results import (
 )
 from forkyard.wire.schema import (
     DoctorReport,
+    DriverInfo,
+    GarbageReport,
     ExecInfo,
     ExecRequest,
     Nothing,
@@ -76,6 +78,8 @@ ROUTES: tuple[Route, ...] = (
         },
     ),
     _row("POST", "/v1/stop", "Exit; sandboxes stay", about.stop, Nothing, StopRequest),
+    _row("GET", "/v1/drivers", "Which agent drivers exist", about.drivers, list[DriverInfo]),
+    _row("POST", "/v1/gc", "Remove what nothing needs", about.collect_garbage, GarbageReport),
     # templates
     _row("POST", "/v1/templates", "Keep a recipe under a name", spaces.apply_template,
          TemplateInfo, TemplateRequest, status=201),

@@ -43,7 +43,7 @@ class WorkspaceService(Protocol):
 
     async def create(
         self,
-        snapshot: Snapshot,
+        snapshot: SnapshotId,
         *,
         display_name: str = "",
         ephemeral: bool = False,
@@ -167,6 +167,14 @@ class CandidateService(Protocol):
         ...
 
 
+class MaintenanceService(Protocol):
+    """Removes what nothing needs any more."""
+
+    async def collect_garbage(self) -> tuple[str, ...]:
+        """Do it now; name what was removed."""
+        ...
+
+
 class Isolator(Protocol):
     """Says what isolation is in force."""
 
@@ -188,6 +196,7 @@ class Services:
     templates: TemplateService
     runs: RunService
     candidates: CandidateService
+    maintenance: MaintenanceService
     started_at: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to exit: streams end themselves then."""

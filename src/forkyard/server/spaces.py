@@ -233,7 +233,7 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
     services = call.services
     snapshot = origin(services, body)
     workspace = await services.workspaces.create(
-        snapshot,
+        snapshot.id,
         display_name=body.display_name,
         ephemeral=body.ephemeral,
         network=body.network,

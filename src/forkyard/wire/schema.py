@@ -276,6 +276,19 @@ class EventInfo(AnswerModel):
     """The run it belongs to, where there is one."""
 
 
+class DriverInfo(AnswerModel):
+    """One way to run an agent."""
+
+    name: str
+    summary: str
+
+
+class GarbageReport(AnswerModel):
+    """What was removed because nothing needed it any more."""
+
+    removed: list[Text] = []
+
+
 class StopRequest(RequestModel):
     """Ask the server to exit; running sandboxes stay and are re-attached at the next start."""
 

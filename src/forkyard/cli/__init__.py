@@ -1,0 +1,1 @@
+"""The command line: parse, one client call, render. It decides nothing."""

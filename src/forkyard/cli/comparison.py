@@ -1,0 +1,165 @@
+"""The comparison of a run's candidates, in words; and what it means as an exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from forkyard.cli.output import clean, say, seconds, short, style, table
+from forkyard.cli.progress import agent_name
+from forkyard.errors import AgentError, EvaluationError, StoreError, WorkspaceError
+from forkyard.wire.results import AttemptInfo, EvaluationInfo, RankedInfo, RunInfo, TaskInfo
+
+SOLVED = "solved"
+_GOOD = frozenset({"fail-to-pass", "pass-to-pass", "new-passed"})
+_BAD = frozenset({"still-failing", "regressed", "missing", "new-failed"})
+_FILES_SHOWN = 3
+
+
+def exit_code_of(run: RunInfo) -> int:
+    """Say how a run ended as an exit code: trouble of ours counts only where it hid the result."""
+    if run.tasks and all(_is_solved(task) for task in run.tasks):
+        return 0
+    unsolved = [task for task in run.tasks if not _is_solved(task)]
+    if any(task.trouble is not None for task in unsolved):
+        return EvaluationError.exit_code
+    attempts = [one for task in unsolved for one in task.attempts]
+    if run.state == "interrupted":
+        return StoreError.exit_code
+    if attempts and all(one.candidate is None for one in attempts):
+        if all(one.state == "could-not-run" for one in attempts):
+            ours = any(one.trouble is not None for one in attempts)
+            return WorkspaceError.exit_code if ours else AgentError.exit_code
+        if all(one.state in {"could-not-run", "interrupted"} for one in attempts):
+            return WorkspaceError.exit_code
+    judged = [one.evaluation for one in attempts if one.evaluation is not None]
+    if judged and all(one.verdict == "not-evaluated" for one in judged):
+        return EvaluationError.exit_code
+    return 1
+
+
+def _is_solved(task: TaskInfo) -> bool:
+    return any(
+        one.evaluation is not None and one.evaluation.verdict == SOLVED for one in task.attempts
+    )
+
+
+def show_comparison(run: RunInfo) -> None:
+    """Write the table, the reasons and the command to type next."""
+    say(f"{style(clean(run.name), bold=True)}  {run.id}  {run.state}")
+    for task in run.tasks:
+        say()
+        _show_task(run, task)
+    _show_next(run)
+
+
+def _show_task(run: RunInfo, task: TaskInfo) -> None:
+    if len(run.tasks) > 1:
+        say(style(f"Task {clean(task.name)}", bold=True))
+    base = "unknown" if task.base.commit is None else task.base.commit[:12]
+    uncommitted = ", uncommitted work included" if task.base.uncommitted else ""
+    say(f"From commit {clean(base)}{uncommitted} (snapshot {short(task.base.snapshot)})")
+    if task.trouble is not None:
+        say(style(f"Not judged: {clean(task.trouble)}", fg="yellow"))
+    places = {place.candidate: place for place in task.ranking}
+    ordered = sorted(
+        task.attempts,
+        key=lambda one: _order(one, places),
+    )
+    table(
+        ("RANK", "AGENT", "VERDICT", "ASSURANCE", "TESTS", "FILES", "TIME", "STATE", "CANDIDATE"),
+        [_row(task, one, places) for one in ordered],
+    )
+    for one in ordered:
+        reasons = _reasons(one, places)
+        if reasons:
+            say(f"  {clean(agent_name(task, one))}: {'; '.join(clean(text) for text in reasons)}")
+    if task.summary:
+        say(clean(task.summary))
+
+
+def _order(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> tuple[int, str, int]:
+    place = None if attempt.candidate is None else places.get(attempt.candidate.id)
+    return (10**6 if place is None else place.rank, attempt.agent, attempt.number)
+
+
+def _row(task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo]) -> tuple[str, ...]:
+    candidate = attempt.candidate
+    evaluation = attempt.evaluation
+    place = None if candidate is None else places.get(candidate.id)
+    return (
+        "-" if place is None else str(place.rank),
+        agent_name(task, attempt),
+        "-" if evaluation is None else evaluation.verdict,
+        "-" if evaluation is None else evaluation.assurance,
+        "-" if evaluation is None else tests_in_words(evaluation),
+        "-" if candidate is None else _files(attempt),
+        seconds(attempt.elapsed_seconds),
+        attempt.state,
+        "-" if candidate is None else short(candidate.id),
+    )
+
+
+def tests_in_words(evaluation: EvaluationInfo) -> str:
+    """Count tests: passed of all, and what was fixed or broken."""
+    counts = Counter(state for check in evaluation.checks for state in check.tests.values())
+    total = sum(count for state, count in counts.items() if state in _GOOD | _BAD)
+    if not total:
+        return "none"
+    parts = [f"{sum(counts[state] for state in _GOOD)}/{total}"]
+    words = (("fail-to-pass", "fixed"), ("regressed", "broken"), ("missing", "missing"))
+    parts += [f"{counts[state]} {word}" for state, word in words if counts[state]]
+    return ", ".join(parts)
+
+
+def _files(attempt: AttemptInfo) -> str:
+    if attempt.candidate is None:
+        return "-"
+    files = attempt.candidate.files
+    if not files:
+        return "none"
+    added = sum(one.added_lines or 0 for one in files)
+    deleted = sum(one.deleted_lines or 0 for one in files)
+    return f"{len(files)} (+{added} -{deleted})"
+
+
+def _reasons(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> list[str]:
+    reasons: list[str] = []
+    candidate = attempt.candidate
+    if candidate is not None and candidate.id in places:
+        reasons += places[candidate.id].reasons
+    elif attempt.evaluation is not None:
+        reasons += attempt.evaluation.reasons
+    if attempt.evaluation is not None and attempt.evaluation.trouble is not None:
+        reasons.append(attempt.evaluation.trouble)
+    if candidate is not None:
+        reasons += candidate.problems
+        for label, paths in (
+            ("changed protected files (restored for the checks)", candidate.protected),
+            ("outside the scope", candidate.outside_scope),
+            ("changed files that run code when opened", candidate.control_files),
+        ):
+            if paths:
+                more = ", ..." if len(paths) > _FILES_SHOWN else ""
+                reasons.append(f"{label}: {', '.join(paths[:_FILES_SHOWN])}{more}")
+    for text in (attempt.trouble, attempt.detail):
+        if text is not None:
+            reasons.append(text)
+    return list(dict.fromkeys(reasons))
+
+
+def _show_next(run: RunInfo) -> None:
+    winners = [task.winner for task in run.tasks if task.winner is not None]
+    say()
+    if winners:
+        say(f"Next: forkyard diff {short(winners[0])}")
+        say(f"      forkyard apply {short(winners[0])}")
+    elif run.state in {"queued", "running"}:
+        say(f"Next: forkyard watch {short(run.id)}")
+    elif any(one.trouble is not None for task in run.tasks for one in task.attempts) or any(
+        task.trouble is not None for task in run.tasks
+    ):
+        say(f"Next: forkyard retry {short(run.id)}")
+    else:
+        attempts = [one for task in run.tasks for one in task.attempts]
+        if attempts:
+            say(f"Next: forkyard logs {short(attempts[0].id)}")

@@ -1,0 +1,184 @@
+"""The door of the command line: which commands there are, and how errors leave.
+
+Nothing here imports more than click and the standard library: help, version and completion stay
+fast, and each command's own module is imported when it is run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from forkyard import __version__
+from forkyard.errors import ConfigError, ForkyardError, InternalError
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done (run: a candidate is `solved` in every task)
+  1    finished, none good enough
+  2    bad usage or configuration
+  3    not found
+  4    conflict or wrong state
+  5    denied
+  10   workspace or sandbox
+  11   agent
+  12   gateway or provider
+  13   budget exhausted
+  14   evaluation could not run
+  15   state store
+  70   our bug
+  130  interrupted
+"""
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and one-line helps, and imports what is run."""
+
+    def __init__(
+        self, *arguments: object, rows: Mapping[str, tuple[str, str]], **options: object
+    ) -> None:
+        """Take the rows: name -> (``module:attribute``, one-line help)."""
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self._rows = rows
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """List the names in the table's order."""
+        return list(self._rows)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        if cmd_name not in self._rows:
+            return None
+        module, _, attribute = self._rows[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the commands from the table, importing none."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row[1]) for name, row in self._rows.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the nearest name for one that does not exist."""
+        if args and args[0] not in self._rows and not args[0].startswith("-"):
+            from difflib import get_close_matches  # noqa: PLC0415 - only on a mistake
+
+            near = get_close_matches(args[0], list(self._rows), 1)
+            ctx.fail(
+                f"no such command {args[0]!r}" + (f", did you mean {near[0]!r}?" if near else "")
+            )
+        return super().resolve_command(ctx, args)
+
+
+_ROWS = {
+    "demo": ("forkyard.cli.demo_command:demo", "Best of 3 on a bundled example, offline."),
+    "run": ("forkyard.cli.run:run", "Run agents on a task and rank what they did."),
+    "status": ("forkyard.cli.run:status", "List runs, or show one."),
+    "watch": ("forkyard.cli.run:watch", "Follow a run to its end."),
+    "logs": ("forkyard.cli.review:logs", "Show what an agent printed."),
+    "cancel": ("forkyard.cli.run:cancel", "End a run, keeping what was found."),
+    "retry": ("forkyard.cli.run:retry", "Start again what trouble of ours ended."),
+    "regrade": ("forkyard.cli.run:regrade", "Evaluate a run's candidates again."),
+    "compare": ("forkyard.cli.review:compare", "Compare a run's candidates, with reasons."),
+    "diff": ("forkyard.cli.review:diff", "Show a candidate's patch."),
+    "apply": ("forkyard.cli.review:apply", "Put a candidate into a working tree."),
+    "template": ("forkyard.cli.template:template", "Recipes that build snapshots."),
+    "snapshot": ("forkyard.cli.snapshot:snapshot", "Immutable states to fork from."),
+    "workspace": ("forkyard.cli.workspace:workspace", "Isolated copies to work in."),
+    "agent": ("forkyard.cli.agent:agent", "Which agents can be run."),
+    "doctor": ("forkyard.cli.serve:doctor", "Say what isolation this machine gives."),
+    "serve": ("forkyard.cli.serve:serve", "Run the server in the foreground."),
+    "gc": ("forkyard.cli.serve:gc", "Remove what nothing needs any more."),
+}
+
+
+@click.command(
+    cls=LazyGroup,
+    rows=_ROWS,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="forkyard")
+def root() -> None:
+    """Fork a workspace, run coding agents side by side, judge them, apply what you choose.
+
+    \b
+    Start with:    forkyard demo
+    The main job:  forkyard run TASK.yaml
+    """  # noqa: D301 - click's mark for lines to keep as they are
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with a documented code."""
+    try:
+        code = root.main(prog_name="forkyard", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("Interrupted.", err=True)
+        leave(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        leave(error.exit_code)
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        leave(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing to say and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        leave(1)
+    except ForkyardError as error:
+        tell(error)
+        leave(error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the outermost boundary
+        import traceback  # noqa: PLC0415 - only on a bug
+
+        traceback.print_exc()
+        bug = InternalError(
+            f"cannot go on: {type(error).__name__}: {error}",
+            hint="Report it with the lines above.",
+        )
+        tell(bug)
+        leave(bug.exit_code)
+    leave(code if isinstance(code, int) else 0)
+
+
+def tell(error: ForkyardError) -> None:
+    """Write an error for people to stderr, and for programs to stdout where JSON was asked for."""
+    from forkyard.cli.output import clean  # noqa: PLC0415 - not needed for help
+
+    problems = error.problems if isinstance(error, ConfigError) else ()
+    if "--json" in sys.argv[1:]:
+        body: dict[str, object] = {
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+            "problems": [
+                {"message": one.message, "file": one.file, "line": one.line, "key": one.key}
+                for one in problems
+            ],
+        }
+        click.echo(json.dumps({"error": body}))
+    click.echo(f"Error: {clean(error.message)}", err=True)
+    for problem in problems:
+        click.echo(f"  {clean(str(problem))}", err=True)
+    if error.hint:
+        click.echo(f"Hint: {clean(error.hint)}", err=True)
+
+
+def leave(code: int) -> NoReturn:
+    """Exit at once after flushing; unused background threads need no farewell."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (BrokenPipeError, ValueError):
+        os._exit(code or 1)
+    sys.exit(code)

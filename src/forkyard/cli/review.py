@@ -1,0 +1,103 @@
+"""Looking at results and taking them home: compare, diff, logs, apply."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forkyard.cli.calls import json_option, talk
+from forkyard.cli.output import as_json as write_json
+from forkyard.cli.output import bytes_out, clean, progress, say, short, stream_out
+
+if TYPE_CHECKING:
+    from forkyard.client.client import Client
+
+
+@click.command(epilog="\b\nExamples:\n  forkyard compare last\n  forkyard compare run_1a2b --json")
+@click.argument("run_id", metavar="RUN")
+@json_option
+def compare(run_id: str, *, as_json: bool) -> None:
+    """Compare a run's candidates: verdict, assurance, tests, files, time and reasons."""
+    from forkyard.cli.comparison import show_comparison  # noqa: PLC0415 - keeps help fast
+
+    info = talk(lambda client: client.runs.get(run_id))
+    if as_json:
+        write_json(info)
+    else:
+        show_comparison(info)
+
+
+@click.command(epilog="\b\nExample:\n  forkyard diff cand_1a2b > fix.patch")
+@click.argument("candidate")
+@json_option
+def diff(candidate: str, *, as_json: bool) -> None:
+    """Show a candidate's patch, byte for byte into files and pipes."""
+    if as_json:
+        write_json(talk(lambda client: client.candidates.get(candidate)))
+    else:
+        bytes_out(talk(lambda client: client.candidates.patch(candidate)))
+
+
+@click.command(
+    epilog="\b\nExamples:\n  forkyard apply cand_1a2b\n  forkyard apply cand_1a2b --workspace ws_77aa"
+)
+@click.argument("candidate")
+@click.option(
+    "--to", "target", metavar="FOLDER", help="Repository to write into (default: the current one)."
+)
+@click.option("--workspace", metavar="W", help="A workspace instead of a folder.")
+@json_option
+def apply(candidate: str, target: str | None, workspace: str | None, *, as_json: bool) -> None:
+    """Put a candidate's bytes into your working tree, or into a workspace.
+
+    Every touched path is compared with the recorded base first; any difference refuses before
+    anything is touched.
+    """
+    if target is not None and workspace is not None:
+        raise click.UsageError("--to and --workspace exclude each other")
+    folder = None if workspace is not None else _root(Path(target or "."))
+    done = talk(
+        lambda client: client.candidates.apply(candidate, target=folder, workspace=workspace)
+    )
+    if as_json:
+        write_json(done)
+        return
+    say(f"Applied {short(done.candidate)} to {clean(done.target)}:")
+    for path in done.paths:
+        say(f"  {clean(path)}")
+    progress("Nothing was committed; review it with your own tools.")
+
+
+def _root(folder: Path) -> Path:
+    """Find the repository that a folder lies in; the folder itself where there is none."""
+    folder = folder.absolute()
+    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+
+
+@click.command(epilog="\b\nExample:\n  forkyard logs att_1a2b --follow")
+@click.argument("attempt")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the agent is over.")
+@click.option("--stderr", is_flag=True, help="Standard error instead of standard output.")
+@click.option("--both", is_flag=True, help="Both: output to stdout, errors to stderr.")
+@json_option
+def logs(attempt: str, *, follow: bool, stderr: bool, both: bool, as_json: bool) -> None:
+    """Show what an attempt's agent printed, whole."""
+
+    async def conversation(client: Client) -> None:
+        streams = ["stdout", "stderr"] if both else ["stderr" if stderr else "stdout"]
+        texts: dict[str, str] = {}
+        for stream in streams:
+            chunks = client.runs.log(attempt, stream=stream, follow=follow)
+            if as_json:
+                content = b"".join([chunk async for chunk in chunks])
+                texts[stream] = content.decode("utf-8", "backslashreplace")
+            else:
+                is_error = both and stream == "stderr"
+                await stream_out(chunks, sys.stderr.buffer if is_error else None)
+        if as_json:
+            write_json({"attempt": attempt, **texts})
+
+    talk(conversation)

@@ -1,0 +1,87 @@
+"""Commands about the installation: serve, doctor, gc."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from forkyard.cli.calls import json_option, talk
+from forkyard.cli.output import as_json as write_json
+from forkyard.cli.output import clean, progress, say, style
+from forkyard.errors import SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from forkyard.client.client import Client
+
+IDLE_EXIT_SECONDS = 600.0
+
+
+@click.command(
+    epilog="\b\nExamples:\n  forkyard serve\n  forkyard serve --idle-exit 3600\n  forkyard serve --stop"
+)
+@click.option(
+    "--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS",
+    help="Exit after this long without a client and without work (default: never).",
+)  # fmt: skip
+@click.option("--on-demand", is_flag=True, hidden=True)
+@click.option("--stop", is_flag=True, help="Stop the running server; sandboxes go on without it.")
+@json_option
+def serve(*, idle_exit: float | None, on_demand: bool, stop: bool, as_json: bool) -> None:
+    """Run the server in the foreground; other commands start one on demand by themselves."""
+    if stop:
+        stopped = talk(_stop, start=False)
+        if as_json:
+            write_json({"stopped": stopped})
+        else:
+            say("The server stops." if stopped else "No server is running.")
+        return
+    from forkyard.bootstrap import serve as run_server  # noqa: PLC0415 - the whole program
+
+    if on_demand and idle_exit is None:
+        idle_exit = IDLE_EXIT_SECONDS
+    run_server(idle_seconds=idle_exit, announce=progress, is_foreground=not on_demand)
+
+
+async def _stop(client: Client) -> bool:
+    if await client.find_server() is None:
+        return False
+    await client.stop_server()
+    return True
+
+
+@click.command(epilog="\b\nExample:\n  forkyard doctor --json")
+@json_option
+def doctor(*, as_json: bool) -> int:
+    """Say what isolation is in force on this machine, by really starting a container."""
+    report = talk(lambda client: client.doctor())
+    if as_json:
+        write_json(report)
+    else:
+        say(f"runtime   {clean(report.runtime or 'none')}")
+        say(f"storage   {clean(report.storage_mode)}")
+        say(f"state     {clean(report.home)}")
+        if report.free_bytes is not None:
+            say(f"free      {report.free_bytes / 1024**3:.1f} GiB")
+        for name, value in report.protections.items():
+            say(f"{style('ok', fg='green')}        {clean(name)}: {clean(value)}")
+        for note in report.notes:
+            say(f"note      {clean(note)}")
+        for problem in report.problems:
+            say(f"{style('problem', fg='red')}   {clean(problem)}")
+        if report.digest:
+            say(f"digest    {report.digest}")
+    return SandboxUnavailableError.exit_code if report.problems else 0
+
+
+@click.command(epilog="\b\nExample:\n  forkyard gc")
+@json_option
+def gc(*, as_json: bool) -> None:
+    """Remove what nothing needs any more: leftovers, unused layers, trash."""
+    report = talk(lambda client: client.collect_garbage())
+    if as_json:
+        write_json(report)
+        return
+    for one in report.removed:
+        say(f"removed {clean(one)}")
+    say(f"{len(report.removed)} things removed.")

@@ -1,0 +1,120 @@
+"""Commands about templates."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from forkyard.cli.calls import json_option, talk
+from forkyard.cli.output import as_json as write_json
+from forkyard.cli.output import clean, progress, say, short, stream_out, table
+
+if TYPE_CHECKING:
+    from forkyard.client.client import Client
+    from forkyard.wire.schema import TemplateInfo
+
+
+@click.group()
+def template() -> None:
+    """Recipes whose build yields a snapshot."""
+
+
+@template.command(
+    "apply", epilog="\b\nExample:\n  forkyard template apply agents.yaml --name payments"
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--name", help="Default: the file's name without its suffix.")
+@json_option
+def apply_(file: Path, name: str | None, *, as_json: bool) -> None:
+    """Keep a template file's recipe under a name; every problem of it is told at once."""
+    info = talk(lambda client: client.templates.apply(file, name=name))
+    if as_json:
+        write_json(info)
+    else:
+        say(f"Template {clean(info.name)} is {info.state}.")
+        progress(f"Next: forkyard template build {info.name}")
+
+
+@template.command(epilog="\b\nExample:\n  forkyard template build payments")
+@click.argument("name")
+@click.option("--detach", is_flag=True, help="Return at once; the build goes on.")
+@json_option
+def build(name: str, *, detach: bool, as_json: bool) -> None:
+    """Build a template; its snapshot is what workspaces and runs start from."""
+
+    async def conversation(client: Client) -> TemplateInfo:
+        if detach:
+            return await client.templates.begin_build(name)
+        await client.templates.begin_build(name)
+        await stream_out(client.templates.log(name, follow=True), sys.stderr.buffer)
+        return await client.templates.wait_until_built(name)
+
+    info = talk(conversation)
+    if as_json:
+        write_json(info)
+    elif detach:
+        say(f"Template {clean(info.name)} is {info.state}.")
+    else:
+        say(f"Template {clean(info.name)} is ready: snapshot {info.snapshot}")
+
+
+@template.command("list", epilog="\b\nExample:\n  forkyard template list")
+@json_option
+def list_(*, as_json: bool) -> None:
+    """List templates."""
+    found = talk(lambda client: client.templates.list())
+    if as_json:
+        write_json(found)
+        return
+    table(
+        ("NAME", "STATE", "SNAPSHOT", "CREATED"),
+        [
+            (one.name, one.state, short(one.snapshot) if one.snapshot else "-", one.created_at)
+            for one in found
+        ],
+    )
+    if not found:
+        progress("No templates yet; `forkyard template apply FILE` makes one.")
+
+
+@template.command(epilog="\b\nExample:\n  forkyard template show payments --log")
+@click.argument("name")
+@click.option("--log", is_flag=True, help="The log of its newest build.")
+@json_option
+def show(name: str, *, log: bool, as_json: bool) -> None:
+    """Show a template, or the log of its newest build."""
+    if log:
+
+        async def conversation(client: Client) -> None:
+            await stream_out(client.templates.log(name))
+
+        talk(conversation)
+        return
+    info = talk(lambda client: client.templates.get(name))
+    if as_json:
+        write_json(info)
+        return
+    for key, value in (
+        ("name", info.name),
+        ("id", info.id),
+        ("state", info.state),
+        ("created", info.created_at),
+        ("snapshot", info.snapshot or "-"),
+        ("trouble", info.trouble or "-"),
+    ):
+        say(f"{key:<9} {clean(value)}")
+
+
+@template.command(epilog="\b\nExample:\n  forkyard template delete payments")
+@click.argument("name")
+@json_option
+def delete(name: str, *, as_json: bool) -> None:
+    """Remove a template; snapshots that were built from it stay."""
+    talk(lambda client: client.templates.delete(name))
+    if as_json:
+        write_json({"deleted": name})
+    else:
+        say(f"Template {clean(name)} is deleted.")
