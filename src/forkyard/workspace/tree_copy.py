@@ -1,0 +1,247 @@
+"""Copying a user's working tree as it lies, in a process of its own.
+
+Standard input: one JSON object with `source`, `target`, `owner` and `skip` (folders by device and
+inode). Standard output: one JSON object, the report. Every name is reached by descriptor from the
+folder above it and no link is followed. The tree may be edited meanwhile: passes over the source
+repeat until one finds nothing changed since it was copied, so that what was taken existed, whole,
+between the last two passes. Nothing is ever written to the source, access times included.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import sys
+from dataclasses import dataclass, field
+
+PASSES = 6
+_FICLONE = 0x4004_9409
+_CHUNK_BYTES = 8 * 1024**2
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEEPEST = 1800
+"""Of folders; the kernel's longest path allows for about this many."""
+
+Signature = tuple[int, ...]
+
+
+class CannotCopy(Exception):  # noqa: N818 - reads as the sentence it carries
+    """One clause for a person."""
+
+
+@dataclass(slots=True)
+class Copier:
+    """One copy under way."""
+
+    owner: int
+    skip: set[tuple[int, int]]
+    known: dict[str, Signature] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+    files: int = 0
+    size_bytes: int = 0
+
+    def run(self, source: str, target: str) -> None:
+        """Copy until a pass finds nothing to do."""
+        for _ in range(PASSES):
+            self.changed = []
+            from_folder = os.open(source, _FOLDER)
+            to_folder = os.open(target, _FOLDER)
+            try:
+                self.folder(from_folder, to_folder, "", 0)
+            finally:
+                os.close(from_folder)
+                os.close(to_folder)
+            if not self.changed:
+                return
+        names = ", ".join(sorted(set(self.changed))[:3])
+        raise CannotCopy(f"{names} keeps changing while it is copied")
+
+    def folder(self, source: int, target: int, path: str, depth: int) -> None:
+        """Make one folder equal, then give it owner, mode and time."""
+        if depth > _DEEPEST:
+            raise CannotCopy(f"{path[:80]}… is nested more than {_DEEPEST} folders deep")
+        before = os.fstat(source)
+        names = sorted(os.listdir(source))
+        for name in set(os.listdir(target)) - set(names):
+            self.touched(f"{path}{name}")
+            _remove(target, name)
+        for name in names:
+            try:
+                self.entry(source, target, name, f"{path}{name}", depth)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+                self.touched(f"{path}{name}")  # it became something else meanwhile
+        os.fchown(target, self.owner, self.owner)
+        os.fchmod(target, stat.S_IMODE(before.st_mode) & 0o777 | 0o700)
+        os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def entry(self, source: int, target: int, name: str, path: str, depth: int) -> None:
+        """Make one name equal."""
+        facts = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISDIR(facts.st_mode):
+            self.subfolder(source, target, name, path, depth)
+            return
+        signature = _signature(facts)
+        if self.known.get(path) == signature:
+            return
+        if path in self.known or _exists(target, name):
+            _remove(target, name)
+        self.touched(path)
+        if path in {".git/index.lock", ".git/HEAD.lock", ".git/config.lock"}:
+            self.notes[path] = "a git command is at work; its lock is not taken over"
+        elif stat.S_ISLNK(facts.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+            os.chown(name, self.owner, self.owner, dir_fd=target, follow_symlinks=False)
+            os.utime(
+                name,
+                ns=(facts.st_atime_ns, facts.st_mtime_ns),
+                dir_fd=target,
+                follow_symlinks=False,
+            )
+        elif stat.S_ISREG(facts.st_mode):
+            signature = self.file(source, target, name, facts)
+        else:
+            self.notes[path] = "no file, folder or link; passed over"
+        self.known[path] = signature
+
+    def subfolder(self, source: int, target: int, name: str, path: str, depth: int) -> None:
+        """Make one folder inside another equal."""
+        below = os.open(name, _FOLDER, dir_fd=source)
+        try:
+            facts = os.fstat(below)
+            if (facts.st_dev, facts.st_ino) in self.skip:
+                self.notes[path] = "holds Forkyard's own state; passed over"
+                return
+            if not _is_folder(target, name):
+                if _exists(target, name):
+                    _remove(target, name)
+                self.touched(path)
+                os.mkdir(name, 0o700, dir_fd=target)
+            into = os.open(name, _FOLDER, dir_fd=target)
+            try:
+                self.folder(below, into, f"{path}/", depth + 1)
+            finally:
+                os.close(into)
+        finally:
+            os.close(below)
+
+    def file(self, source: int, target: int, name: str, facts: os.stat_result) -> Signature:
+        """Copy one file; give the signature it had when the copying began."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            reading = os.open(name, flags | os.O_NOATIME, dir_fd=source)
+        except PermissionError:
+            reading = os.open(name, flags, dir_fd=source)
+        try:
+            opened = os.fstat(reading)
+            if not stat.S_ISREG(opened.st_mode):
+                raise FileNotFoundError(errno.ENOENT, name)
+            writing = os.open(
+                name,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+                dir_fd=target,
+            )
+            try:
+                _copy_content(reading, writing)
+                os.fchown(writing, self.owner, self.owner)
+                os.fchmod(writing, stat.S_IMODE(opened.st_mode) & 0o777 | 0o400)
+                os.utime(writing, ns=(opened.st_atime_ns, opened.st_mtime_ns))
+            finally:
+                os.close(writing)
+        finally:
+            os.close(reading)
+        self.files += 1
+        self.size_bytes += facts.st_size
+        return _signature(opened)
+
+    def touched(self, path: str) -> None:
+        """Note that this pass had something to do."""
+        self.changed.append(path)
+
+
+def _signature(facts: os.stat_result) -> Signature:
+    return (
+        facts.st_mode,
+        facts.st_size,
+        facts.st_mtime_ns,
+        facts.st_ctime_ns,
+        facts.st_ino,
+        facts.st_dev,
+    )
+
+
+def _copy_content(reading: int, writing: int) -> None:
+    try:
+        fcntl.ioctl(writing, _FICLONE, reading)
+    except OSError:
+        pass  # no shared extents on this file system: copy
+    else:
+        return
+    try:
+        while os.copy_file_range(reading, writing, _CHUNK_BYTES):
+            pass
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        while chunk := os.read(reading, _CHUNK_BYTES):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(writing, view) :]
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_folder(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _remove(folder: int, name: str) -> None:
+    """Remove what we copied ourselves."""
+    if not _is_folder(folder, name):
+        os.unlink(name, dir_fd=folder)
+        return
+    below = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        for entry in os.listdir(below):  # noqa: PTH208 - by descriptor
+            _remove(below, entry)
+    finally:
+        os.close(below)
+    os.rmdir(name, dir_fd=folder)
+
+
+def main() -> None:
+    """Do what standard input asks for and report."""
+    sys.setrecursionlimit(4 * _DEEPEST)
+    asked = json.load(sys.stdin)
+    copier = Copier(owner=asked["owner"], skip={(dev, ino) for dev, ino in asked["skip"]})
+    report: dict[str, object] = {"error": None}
+    try:
+        copier.run(asked["source"], asked["target"])
+    except CannotCopy as error:
+        report["error"] = str(error)
+    except OSError as error:
+        report["error"] = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    report |= {
+        "files": copier.files,
+        "size_bytes": copier.size_bytes,
+        "notes": sorted(copier.notes.items()),
+    }
+    json.dump(report, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
