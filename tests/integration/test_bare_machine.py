@@ -38,13 +38,13 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareMachine]:
 
 def test_the_two_commands_of_the_readme_do_everything(machine: BareMachine) -> None:
     """Both say what they install and install it; the demo compares, the wheel works, all passes."""
-    the_demo_installs_what_is_missing_and_ends_in_the_comparison(machine)
-    the_demo_installs_nothing_twice(machine)
-    the_wheel_runs_the_demo_in_a_fresh_environment(machine)
-    the_tests_pass(machine)
+    _the_demo_installs_what_is_missing_and_ends_in_the_comparison(machine)
+    _the_demo_installs_nothing_twice(machine)
+    _the_wheel_runs_the_demo_in_a_fresh_environment(machine)
+    _the_tests_pass(machine)
 
 
-def the_demo_installs_what_is_missing_and_ends_in_the_comparison(machine: BareMachine) -> None:
+def _the_demo_installs_what_is_missing_and_ends_in_the_comparison(machine: BareMachine) -> None:
     ran = machine.run(f"cd / && '{FOLDER}/dev' demo", timeout=1800)
 
     assert ran.returncode == 0, ran.stdout
@@ -53,14 +53,14 @@ def the_demo_installs_what_is_missing_and_ends_in_the_comparison(machine: BareMa
     assert "forkyard apply" in ran.stdout
 
 
-def the_demo_installs_nothing_twice(machine: BareMachine) -> None:
+def _the_demo_installs_nothing_twice(machine: BareMachine) -> None:
     ran = machine.run(f"'{FOLDER}/dev' demo", timeout=600)
 
     assert ran.returncode == 0, ran.stdout
     assert "installing" not in ran.stdout
 
 
-def the_wheel_runs_the_demo_in_a_fresh_environment(machine: BareMachine) -> None:
+def _the_wheel_runs_the_demo_in_a_fresh_environment(machine: BareMachine) -> None:
     ran = machine.run(
         f"""
         set -e
@@ -79,7 +79,7 @@ def the_wheel_runs_the_demo_in_a_fresh_environment(machine: BareMachine) -> None
     assert "solved" in ran.stdout
 
 
-def the_tests_pass(machine: BareMachine) -> None:
+def _the_tests_pass(machine: BareMachine) -> None:
     ran = machine.run(f"cd '{FOLDER}' && ./dev test", timeout=HOUR)
 
     assert ran.returncode == 0, ran.stdout[-20000:]
