@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from leftovers import Session, stop_all
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 _SESSION = pytest.StashKey[Session]()
 _FOLDER = pytest.StashKey[Path]()
@@ -23,6 +26,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     folder = Path(tempfile.mkdtemp(prefix="fy-"))
     folder.chmod(0o755)
     before.own(folder)
+    # Programs that tests start are those of this tree, however pytest itself was started.
+    os.environ["PYTHONPATH"] = str(SOURCE)
     session.config.stash[_SESSION] = before
     session.config.stash[_FOLDER] = folder
 
