@@ -3,153 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import random
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from forkyard.base.clock import SystemClock
-from forkyard.config import Layout
+from applying import (
+    BASE,
+    RESULT,
+    Bench,
+    contents,
+    lay,
+    picture,
+    random_files,
+    run,
+)
 from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
 from forkyard.model.application import ApplicationState
-from forkyard.model.candidate import Candidate, CandidateStatus, ChangeKind, FileChange
-from forkyard.model.ids import CandidateId, new_attempt_id, new_candidate_id
-from forkyard.promotion.apply import Applications
-from forkyard.store.journal import Journal
 
 pytestmark = pytest.mark.anyio
-Files = dict[str, tuple[str, bytes]]
-"""Path to git mode and content (a link's text)."""
-
-
-class Blobs:
-    """The candidate store's contents, by name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-
-    def put(self, content: bytes) -> str:
-        """Keep a content."""
-        name = hashlib.sha256(content).hexdigest()
-        (self.folder / name).write_bytes(content)
-        return name
-
-    async def read_blob(self, blob: str) -> bytes:
-        """Give it back."""
-        return (self.folder / blob).read_bytes()
-
-
-def lay(tree: Path, files: Files) -> None:
-    """Make a tree of files and links."""
-    for name, (mode, content) in files.items():
-        path = tree / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if mode == "120000":
-            path.symlink_to(os.fsdecode(content))
-        else:
-            path.write_bytes(content)
-            path.chmod(0o755 if mode == "100755" else 0o644)
-
-
-def picture(tree: Path) -> dict[str, tuple[int, int, int, bytes]]:
-    """Read everything that can be told of a tree: modes, owners, contents."""
-    seen = {}
-    for folder, folders, files in os.walk(os.fsencode(tree)):
-        for name in folders + files:
-            path = os.path.join(folder, name)  # noqa: PTH118 - bytes
-            found = os.lstat(path)
-            content = b""
-            if stat.S_ISLNK(found.st_mode):
-                content = os.readlink(path)  # noqa: PTH115 - bytes
-            elif stat.S_ISREG(found.st_mode):
-                content = Path(os.fsdecode(path)).read_bytes()
-            relative = os.path.relpath(path, os.fsencode(tree))
-            seen[os.fsdecode(relative)] = (found.st_mode, found.st_uid, found.st_gid, content)
-    return seen
-
-
-def contents(tree: Path) -> Files:
-    """Read a tree as git would: modes and contents, no folders."""
-    files: Files = {}
-    for name, (mode, _, _, content) in picture(tree).items():
-        if stat.S_ISLNK(mode):
-            files[name] = ("120000", content)
-        elif stat.S_ISREG(mode):
-            files[name] = ("100755" if mode & 0o100 else "100644", content)
-    return files
-
-
-def candidate_of(
-    base: Files, result: Files, blobs: Blobs, status: CandidateStatus = CandidateStatus.COMPLETE
-) -> Candidate:
-    """Say what differs between two trees, as a collection does."""
-    changes = []
-    for path in sorted(base.keys() | result.keys()):
-        old, new = base.get(path), result.get(path)
-        if old == new:
-            continue
-        kind = ChangeKind.MODIFIED
-        if old is None or new is None:
-            kind = ChangeKind.ADDED if old is None else ChangeKind.DELETED
-        changes.append(
-            FileChange(
-                path=path,
-                kind=kind,
-                old_mode=old[0] if old else None,
-                new_mode=new[0] if new else None,
-                old_blob=blobs.put(old[1]) if old else None,
-                new_blob=blobs.put(new[1]) if new else None,
-            )
-        )
-    return Candidate(
-        id=new_candidate_id(),
-        attempt=new_attempt_id(),
-        status=status,
-        base_tree="0" * 40,
-        result_tree="1" * 40,
-        patch_sha256="",
-        patch_bytes=0,
-        manifest_sha256="",
-        created_at="",
-        files=tuple(changes),
-    )
-
-
-def run(argv: list[str]) -> None:
-    """Run a tool that must succeed."""
-    subprocess.run(argv, check=True)
-
-
-class Bench:
-    """A state directory with a journal, and a user's tree beside it."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.layout = Layout(tmp_path / "home")
-        self.blobs = Blobs(tmp_path / "blobs")
-        self.tree = tmp_path / "user's tree"
-        self.tree.mkdir()
-        self.open()
-
-    def open(self) -> None:
-        """Start as a server does."""
-        self.journal = Journal.open(self.layout.database, SystemClock(), allow_volatile=True)
-        self.applications = Applications(
-            journal=self.journal, objects=self.blobs, layout=self.layout, clock=SystemClock()
-        )
-
-    async def candidate(self, base: Files, result: Files) -> CandidateId:
-        """Journal a candidate."""
-        candidate = candidate_of(base, result, self.blobs)
-        await self.journal.append(candidate)
-        return candidate.id
 
 
 @pytest.fixture
@@ -164,37 +39,6 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.journal.close()
-
-
-BASE: Files = {
-    "keep.txt": ("100644", b"keep\n"),
-    "edit.txt": ("100644", b"old\n"),
-    "script": ("100644", b"#!/bin/sh\n"),
-    "gone/deep/a": ("100644", b"a"),
-    "gone/deep/b": ("100755", b"b"),
-    "folder/to/file": ("100644", b"x"),
-    "file-to-folder": ("100644", b"y"),
-    "link": ("120000", b"keep.txt"),
-    "link-to-file": ("120000", b"/etc/passwd"),
-    "file-to-link": ("100644", b"z"),
-    "folder-of-link/l": ("120000", b"nowhere"),
-}
-RESULT: Files = {
-    "keep.txt": ("100644", b"keep\n"),
-    "edit.txt": ("100644", b"new, no newline at the end"),
-    "script": ("100755", b"#!/bin/sh\n"),
-    "folder": ("100644", b"was a folder"),
-    "file-to-folder/inner/x": ("100755", b"inner"),
-    "link": ("120000", b"edit.txt"),
-    "link-to-file": ("100644", b"no link"),
-    "file-to-link": ("120000", b"/etc/shadow"),
-    "folder-of-link": ("120000", b"/"),
-    "new/empty": ("100644", b""),
-    'new/q"uote\n\ttab': ("100644", b"odd"),
-    "new/-dash": ("100644", b"-"),
-    "new/\udcff\udcfe": ("100644", b"\xff\x00\r\n"),
-    "new/ lead b/y.txt": ("100644", b"b/"),
-}
 
 
 async def test_writes_every_kind_of_change_when_the_tree_is_as_recorded(bench: Bench) -> None:
@@ -409,135 +253,17 @@ async def test_keeps_an_edit_when_it_is_saved_between_comparison_and_writing(
     assert expected == contents(bench.tree)
 
 
-KILLED = """
-import asyncio, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-import test_apply
-
-async def main():
-    bench = test_apply.Bench.__new__(test_apply.Bench)
-    home = Path({home!r})
-    bench.layout = test_apply.Layout(home / "home")
-    bench.blobs = test_apply.Blobs(home / "blobs")
-    bench.tree = home / "user's tree"
-    bench.open()
-    await {call}
-
-asyncio.run(main())
-"""
-
-
-def _run_killed(bench: Bench, point: str, call: str) -> int:
-    home = bench.tree.parent
-    bench.journal.close()
-    script = KILLED.format(tests=str(Path(__file__).parent), home=str(home), call=call)
-    ended = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "FORKYARD_FAILPOINT": point, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
-    bench.open()
-    return ended.returncode
-
-
-WRITING_POINTS = ["A01", "A02", "A03", "A03@5", "A04", "A04@3", "A05", "A06", "A06@5", "A06@11"]
-
-
-@pytest.mark.parametrize("point", [*WRITING_POINTS, "A07", "A08"])
-async def test_takes_the_way_back_when_killed_while_writing(bench: Bench, point: str) -> None:
-    """SIGKILL at any point: the next start brings the tree back, one more changes nothing."""
-    lay(bench.tree, BASE)
-    before = picture(bench.tree)
-    candidate = await bench.candidate(BASE, RESULT)
-    call = f"bench.applications.apply_to_tree({candidate!r}, bench.tree)"
-    assert _run_killed(bench, point, call) == -signal.SIGKILL
-    (undone,) = await bench.applications.recover()
-    assert ApplicationState.UNDONE is undone.state
-    assert before == picture(bench.tree)
-    sequence = bench.journal.sequence
-    assert await bench.applications.recover() == ()
-    assert sequence == bench.journal.sequence
-
-
-@pytest.mark.parametrize("point", ["A11", "A11@4", "A12", "A13", "A13@6", "A14", "A15"])
-async def test_takes_the_way_back_when_killed_on_it(bench: Bench, point: str) -> None:
-    """Also the way back may be cut short, and is gone again."""
-    lay(bench.tree, BASE)
-    before = picture(bench.tree)
-    candidate = await bench.candidate(BASE, RESULT)
-    done = await bench.applications.apply_to_tree(candidate, bench.tree)
-    assert _run_killed(bench, point, f"bench.applications.undo({done.id!r})") == -signal.SIGKILL
-    (undone,) = await bench.applications.recover()
-    assert ApplicationState.UNDONE is undone.state
-    assert before == picture(bench.tree)
-
-
-async def test_leaves_an_edit_alone_when_it_came_between_crash_and_recovery(bench: Bench) -> None:
-    """The user's later bytes are worth more than a tidy way back; the journal names the path."""
-    lay(bench.tree, BASE)
-    candidate = await bench.candidate(BASE, RESULT)
-    call = f"bench.applications.apply_to_tree({candidate!r}, bench.tree)"
-    _run_killed(bench, "A07", call)
-    (bench.tree / "edit.txt").write_text("after the crash")
-    (bench.tree / "new/more").write_text("mine")
-    await bench.applications.recover()
-    expected = {
-        **BASE,
-        "edit.txt": ("100644", b"after the crash"),
-        "new/more": ("100644", b"mine"),
-    }
-    assert expected == contents(bench.tree)
-    (*_, last) = bench.journal.events_after(0)
-    assert "edit.txt" in last.note
-
-
-def _random_files(chance: random.Random) -> Files:
-    files: Files = {}
-    names = ["a", "b", "c\n", "d e", "\udcff"]
-    for _ in range(chance.randint(0, 9)):
-        parts = [chance.choice(names) for _ in range(chance.randint(1, 3))]
-        path = "/".join(parts)
-        taken = [p for p in files if p == path or p.startswith(path + "/")]
-        above = ["/".join(parts[:i]) for i in range(1, len(parts))]
-        if taken or any(p in files for p in above):
-            continue
-        mode = chance.choice(["100644", "100644", "100755", "120000"])
-        files[path] = (mode, chance.choice([b"1", b"2", b"a/b", b"x" * 4000]))
-    return files
-
-
 @pytest.mark.parametrize("seed", range(60))
 async def test_applies_and_undoes_when_trees_are_random(bench: Bench, seed: int) -> None:
     """Any tree becomes any other, and comes back."""
     chance = random.Random(seed)  # noqa: S311 - a test's own dice
-    base, result = _random_files(chance), _random_files(chance)
+    base, result = random_files(chance), random_files(chance)
     lay(bench.tree, base)
     before = picture(bench.tree)
     done = await bench.applications.apply_to_tree(await bench.candidate(base, result), bench.tree)
     assert result == contents(bench.tree), f"seed {seed}"
     await bench.applications.undo(done.id)
     assert before == picture(bench.tree), f"seed {seed}"
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_takes_the_way_back_when_random_trees_are_killed_anywhere(
-    bench: Bench, seed: int
-) -> None:
-    """Random change, random moment."""
-    chance = random.Random(1000 + seed)  # noqa: S311 - a test's own dice
-    base, result = _random_files(chance), _random_files(chance)
-    lay(bench.tree, base)
-    before = picture(bench.tree)
-    candidate = await bench.candidate(base, result)
-    point = f"A0{chance.choice('3446667')}@{chance.randint(1, 4)}"
-    call = f"bench.applications.apply_to_tree({candidate!r}, bench.tree)"
-    killed = _run_killed(bench, point, call) != 0
-    await bench.applications.recover()
-    if killed:
-        assert before == picture(bench.tree), f"seed {seed} at {point}"
-    else:
-        assert result == contents(bench.tree), f"seed {seed}"
 
 
 async def test_goes_on_to_its_end_when_the_caller_is_cancelled(bench: Bench) -> None:

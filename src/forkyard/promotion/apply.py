@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -40,11 +41,19 @@ _NAMED_IN_MESSAGE = 8
 _T = TypeVar("_T")
 
 
-class BlobReader(Protocol):
+class Contents(Protocol):
     """Reads contents out of the store of candidate trees."""
 
-    async def read_blob(self, blob: str) -> bytes:
-        """Give a blob's bytes (a link's text for links)."""
+    async def read(self, blobs: Sequence[str]) -> dict[str, bytes]:
+        """Give the bytes of blobs (a link's text for links)."""
+        ...
+
+
+class WorkspaceHolder(Protocol):
+    """Keeps a workspace from being started or deleted while its files are written."""
+
+    def held(self, workspace: WorkspaceId) -> AbstractAsyncContextManager[Workspace]:
+        """Hold it; NotFoundError where there is none."""
         ...
 
 
@@ -52,10 +61,17 @@ class Applications:
     """Puts candidates into trees, and takes them back."""
 
     def __init__(
-        self, *, journal: Journal, objects: BlobReader, layout: Layout, clock: Clock
+        self,
+        *,
+        journal: Journal,
+        contents: Contents,
+        workspaces: WorkspaceHolder,
+        layout: Layout,
+        clock: Clock,
     ) -> None:
         self._journal = journal
-        self._objects = objects
+        self._contents = contents
+        self._workspaces = workspaces
         self._layout = layout
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -89,10 +105,11 @@ class Applications:
     async def apply_to_workspace(
         self, candidate: CandidateId, workspace: WorkspaceId
     ) -> Application:
-        """Put a candidate's bytes into a stopped workspace; otherwise as `apply_to_tree`."""
-        return await self._to_its_end(
-            lambda: self._apply(candidate, workspace, self._workspace_target(workspace))
-        )
+        """Put a candidate's bytes into a stopped workspace; otherwise as `apply_to_tree`.
+
+        The workspace is held meanwhile: nobody starts, stops or deletes it.
+        """
+        return await self._to_its_end(lambda: self._apply_to(candidate, workspace))
 
     async def undo(self, application: ApplicationId) -> Application:
         """Take an application back.
@@ -122,8 +139,8 @@ class Applications:
         for application in tuple(known.values()):
             if application.state is ApplicationState.WRITING:
                 try:
-                    target = self._target_of(application)
-                    done.append(await self._take_back(application, target, "after a crash"))
+                    async with self._target(application.target) as target:
+                        done.append(await self._take_back(application, target, "after a crash"))
                 except ForkyardError:
                     continue
         return tuple(done)
@@ -143,6 +160,10 @@ class Applications:
 
     def _record_of(self, application: ApplicationId) -> Record:
         return Record(self._records() / application)
+
+    async def _apply_to(self, candidate: CandidateId, name: str) -> Application:
+        async with self._target(name) as target:
+            return await self._apply(candidate, name, target)
 
     async def _apply(self, candidate_id: CandidateId, name: str, target: Target) -> Application:
         candidate = self._journal.state.candidates.get(candidate_id)
@@ -200,11 +221,14 @@ class Applications:
         plan = plan_of(candidate, staging=f".forkyard-{application.id}")
         await asyncio.to_thread(record.write, plan)
         blobs = {os.fsencode(c.path): (c.old_blob, c.new_blob) for c in candidate.files}
+        wanted = sorted({blob for pair in blobs.values() for blob in pair if blob is not None})
+        contents: dict[str | None, bytes | None] = {None: None}
+        contents.update(await self._contents.read(wanted))
         for entry in plan.entries:
             old, new = blobs[entry.path]
-            before = await self._objects.read_blob(old) if old is not None else None
-            after = await self._objects.read_blob(new) if new is not None else None
-            await asyncio.to_thread(record.write_content, entry, before=before, after=after)
+            await asyncio.to_thread(
+                record.write_content, entry, before=contents[old], after=contents[new]
+            )
 
     async def _undo(self, application_id: ApplicationId) -> Application:
         application = self._journal.state.applications.get(application_id)
@@ -218,17 +242,17 @@ class Applications:
                 f"cannot undo {application.id}: it is {application.state}, not applied",
                 hint="Only an applied candidate can be taken back.",
             )
-        target = self._target_of(application)
-        compared = await target.act(Action.COMPARE_UNDO, self._record_of(application.id))
-        if compared.error is not None or compared.differences:
-            reason = compared.error or _list(compared.differences)
-            raise ConflictError(
-                f"cannot undo {application.id} in {target.words}: {reason}",
-                hint="Keep your later edits elsewhere, put these paths back, then undo again.",
-            )
-        writing = replace(application, state=ApplicationState.WRITING)
-        await self._journal.append(writing, "taking it back", expect=application)
-        return await self._take_back(writing, target, "asked for")
+        async with self._target(application.target) as target:
+            compared = await target.act(Action.COMPARE_UNDO, self._record_of(application.id))
+            if compared.error is not None or compared.differences:
+                reason = compared.error or _list(compared.differences)
+                raise ConflictError(
+                    f"cannot undo {application.id} in {target.words}: {reason}",
+                    hint="Keep your later edits elsewhere, put these paths back, then undo again.",
+                )
+            writing = replace(application, state=ApplicationState.WRITING)
+            await self._journal.append(writing, "taking it back", expect=application)
+            return await self._take_back(writing, target, "asked for")
 
     async def _take_back(self, application: Application, target: Target, why: str) -> Application:
         outcome = await target.act(Action.TAKE_BACK, self._record_of(application.id))
@@ -244,30 +268,24 @@ class Applications:
         await self._journal.append(undone, note, expect=application)
         return undone
 
-    def _target_of(self, application: Application) -> Target:
-        if application.target.startswith("/"):
-            return HostTree(Path(application.target))
-        return self._workspace_target(WorkspaceId(application.target))
-
-    def _workspace_target(self, workspace_id: WorkspaceId) -> Target:
-        workspace = self._journal.state.workspaces.get(workspace_id)
-        if workspace is None or workspace.state is WorkspaceState.DELETED:
-            raise NotFoundError(
-                f"cannot apply to {workspace_id}: there is no such workspace",
-                hint="List workspaces with `forkyard workspace list`.",
+    @asynccontextmanager
+    async def _target(self, name: str) -> AsyncIterator[Target]:
+        if name.startswith("/"):
+            yield HostTree(Path(name))
+            return
+        async with self._workspaces.held(WorkspaceId(name)) as workspace:
+            if workspace.state is not WorkspaceState.STOPPED:
+                raise ConflictError(
+                    f"cannot apply to {name}: it is {workspace.state}, and must be stopped",
+                    hint=f"Run `forkyard workspace stop {name}` first.",
+                )
+            yield StoppedWorkspace(
+                name=workspace.id,
+                lowers=[str(self._layout.layer(layer)) for layer in workspace.layers],
+                upper=str(self._layout.upper(workspace.id)),
+                work=str(self._layout.disk(workspace.id) / "work"),
+                repository=self._repository_of(workspace),
             )
-        if workspace.state is not WorkspaceState.STOPPED:
-            raise ConflictError(
-                f"cannot apply to {workspace_id}: it is {workspace.state}, and must be stopped",
-                hint=f"Run `forkyard workspace stop {workspace_id}` first.",
-            )
-        return StoppedWorkspace(
-            name=workspace_id,
-            lowers=[str(self._layout.layer(layer)) for layer in workspace.layers],
-            upper=str(self._layout.upper(workspace_id)),
-            work=str(self._layout.disk(workspace_id) / "work"),
-            repository=self._repository_of(workspace),
-        )
 
     def _repository_of(self, workspace: Workspace) -> str:
         snapshot = self._journal.state.snapshots.get(workspace.snapshot)
