@@ -16,7 +16,7 @@ _armed = os.environ.get(FAILPOINT_VARIABLE, "")
 
 
 def failpoint(name: str) -> None:
-    """Die by SIGKILL here when a test armed this name (``C07`` or ``C07@2``: at the second pass)."""
+    """Die by SIGKILL here when a test armed this name (``C07``, or ``C07@2``: the second time)."""
     global _armed  # noqa: PLW0603 - one process-wide switch, set before the program starts
     if not _armed:
         return

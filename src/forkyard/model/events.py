@@ -15,7 +15,9 @@ from forkyard.model.run import Attempt, Run
 from forkyard.model.verdict import Evaluation
 from forkyard.model.workspace import Snapshot, Template, Workspace
 
-Entity = Template | Snapshot | Workspace | Exec | Run | Attempt | Candidate | Evaluation | Application
+Entity = (
+    Template | Snapshot | Workspace | Exec | Run | Attempt | Candidate | Evaluation | Application
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,8 @@ class TestState(StrEnum):
 
     __test__ = False
 
-    FAIL_TO_PASS = "fail-to-pass"
-    PASS_TO_PASS = "pass-to-pass"
+    FAIL_TO_PASS = "fail-to-pass"  # noqa: S105 - an outcome, no password
+    PASS_TO_PASS = "pass-to-pass"  # noqa: S105 - an outcome, no password
     STILL_FAILING = "still-failing"
     REGRESSED = "regressed"
     MISSING = "missing"
