@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ROOT = "/sys/fs/cgroup"
 PARENT = "forkyard"
@@ -25,8 +25,7 @@ _REMOVE_PATIENCE_SECONDS = 5.0
 """A killed process leaves its group within milliseconds; past this something is very wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchies:
+class Hierarchies(NamedTuple):
     """Where the controllers are mounted on this machine."""
 
     layout: str
@@ -45,7 +44,7 @@ class Hierarchies:
 def detect(mounts: str | None = None) -> Hierarchies | None:
     """Read the cgroup mounts of this namespace; None where there are none."""
     if mounts is None:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             mounts = file.read()
     v1: dict[str, str] = {}
     v2: str | None = None
@@ -70,13 +69,12 @@ def detect(mounts: str | None = None) -> Hierarchies | None:
 
 
 def _v2_controllers(root: str) -> list[str]:
-    with contextlib.suppress(OSError), open(f"{root}/cgroup.controllers", encoding="ascii") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError), open(f"{root}/cgroup.controllers", encoding="ascii") as file:
         return [name for name in file.read().split() if name in ("memory", "cpu", "pids")]
     return []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimits:
+class GroupLimits(NamedTuple):
     """What the sandbox's group enforces; None means no limit."""
 
     memory_bytes: int | None = None

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 from forkyard import __version__
 from forkyard.shim import kernel, main, protocol
@@ -28,7 +27,7 @@ _REQUEST_SECONDS = 5.0
 class ForkServer:
     """Listens, and forks a shim per request."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         """Start to listen."""
         self._listener = protocol.listen(path)
         self._path = path
@@ -49,7 +48,7 @@ class ForkServer:
             if self._leases:
                 orphaned_since = time.monotonic()
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            os.unlink(self._path)
 
     def _lease_over(self, lease: object) -> None:
         assert isinstance(lease, socket.socket)  # noqa: S101 - only sockets are registered
@@ -97,7 +96,7 @@ def run(path: str) -> None:
     # Shims are nobody's to wait for: the kernel reaps them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = ForkServer(Path(path))
+    server = ForkServer(path)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page of the warm heap
     server.run()

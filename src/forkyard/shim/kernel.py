@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import signal
 import struct
 
@@ -44,12 +43,12 @@ _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_PIDFD_OPEN = 434
-_SYS_CLONE3 = 435
+SYS_CLONE3 = 435
 _SYS_CLOSE_RANGE = 436
 _SYS_OPENAT2 = 437
 _SYS_MOUNT_SETATTR = 442
 _BY_MACHINE = {"x86_64": (56, 317), "aarch64": (220, 277)}
-_SYS_CLONE, _SYS_SECCOMP = _BY_MACHINE.get(platform.machine(), (-1, -1))
+_SYS_CLONE, _SYS_SECCOMP = _BY_MACHINE.get(os.uname().machine, (-1, -1))
 
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -107,11 +106,11 @@ def clone_into(group: int, flags: int) -> int:
     """
     ending = 0 if flags & CLONE_PARENT else signal.SIGCHLD
     arguments = struct.pack("=11Q", flags | _CLONE_INTO_CGROUP, 0, 0, 0, ending, *[0] * 5, group)
-    return _syscall("clone3", _SYS_CLONE3, ctypes.c_char_p(arguments), len(arguments))
+    return _syscall("clone3", SYS_CLONE3, ctypes.c_char_p(arguments), len(arguments))
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
-    """Make one mount, with the arguments of mount(2)."""
+    """Make one mount, by the arguments of the system call."""
     _check(
         _libc.mount(
             os.fsencode(source),
@@ -231,6 +230,17 @@ def keep_capabilities(mask: int) -> None:
 def set_undumpable() -> None:
     """Keep this process's memory and descriptors out of reach of equals."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl DUMPABLE")
+
+
+def refuse_call(number: int, error: int) -> bytes:
+    """Write a BPF filter that refuses one system call and lets every other one pass."""
+    load_number = (0x20, 0, 0, 0)  # BPF_LD | BPF_W | BPF_ABS: seccomp_data.nr
+    is_it = (0x15, 0, 1, number)  # BPF_JMP | BPF_JEQ | BPF_K
+    refuse = (0x06, 0, 0, 0x0005_0000 | error)  # BPF_RET: SECCOMP_RET_ERRNO
+    allow = (0x06, 0, 0, 0x7FFF_0000)  # BPF_RET: SECCOMP_RET_ALLOW
+    return b"".join(
+        struct.pack("=HBBI", *instruction) for instruction in (load_number, is_it, refuse, allow)
+    )
 
 
 def load_seccomp(program: bytes) -> None:

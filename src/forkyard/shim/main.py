@@ -16,14 +16,13 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from forkyard.shim import kernel, protocol
 from forkyard.shim.disk import DiskWatch
 from forkyard.shim.execs import RunningExec, Stream
+from forkyard.shim.files import read_bytes, write_bytes
 from forkyard.shim.mounts import isolate_mounts
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
@@ -60,7 +59,7 @@ class Shim:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._watch(wake_read, lambda: self._woken(wake_read))
-        listener = protocol.listen(Path(self._spec["sandbox"]) / SOCKET)
+        listener = protocol.listen(f"{self._spec['sandbox']}/{SOCKET}")
         if self._first is not None:
             self._accept(self._first)
         try:
@@ -290,9 +289,9 @@ def serve(spec_path: str, first: socket.socket | None) -> NoReturn:
         os.chdir("/")
         os.setsid()
         os.umask(0o022)
-        spec = json.loads(Path(spec_path).read_bytes())
+        spec = json.loads(read_bytes(spec_path))
         # The host's /proc is still the one in sight: the only place to learn our pid out there.
-        Path(spec["sandbox"], PID_FILE).write_text(os.readlink("/proc/self"), encoding="ascii")  # noqa: PTH115
+        write_bytes(f"{spec['sandbox']}/{PID_FILE}", os.fsencode(os.readlink("/proc/self")))
         kernel.set_name("forkyard-shim")
         log = os.open(
             f"{spec['sandbox']}/shim.log",
@@ -304,6 +303,8 @@ def serve(spec_path: str, first: socket.socket | None) -> NoReturn:
             os.dup2(source, number)
         status = Shim(spec, first).run()
     except BaseException:  # noqa: BLE001 - the last line of a process: whatever it was, keep it
+        import traceback  # noqa: PLC0415 - not worth its memory in every shim
+
         traceback.print_exc(file=sys.stderr)
         sys.stderr.flush()
     finally:

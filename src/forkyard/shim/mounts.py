@@ -80,7 +80,7 @@ def mapping_namespace(lines: str) -> int:
         if os.read(ready_read, 1) != b"x":
             raise OSError(1, "cannot make a user namespace")
         for name in ("uid_map", "gid_map"):
-            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:
                 file.write(lines)
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:

@@ -11,12 +11,12 @@ import contextlib
 import errno
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
 
 from forkyard.shim import kernel
+from forkyard.shim.files import find_program
 
 SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 BLACKHOLES = (
@@ -56,7 +56,7 @@ class OpenNetwork:
         Raises:
             OSError: slirp4netns is missing or did not come up; nothing is left running.
         """
-        program = shutil.which("slirp4netns", path=SEARCH_PATH)
+        program = find_program("slirp4netns", SEARCH_PATH)
         if program is None:
             raise OSError(errno.ENOENT, "network `open` needs slirp4netns, which is not installed")
         self._blackhole()

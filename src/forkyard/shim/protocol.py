@@ -26,7 +26,6 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
@@ -75,19 +74,21 @@ def receive_one(connection: socket.socket) -> Message | None:
 
 
 @contextlib.contextmanager
-def short_path(path: Path) -> Iterator[str]:
+def short_path(path: str) -> Iterator[str]:
     """Name a socket in a way that fits sockaddr_un, however long its folder's path is."""
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder, name = os.path.split(path)
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
+        yield f"/proc/self/fd/{directory}/{name}"
     finally:
         os.close(directory)
 
 
-def listen(path: Path) -> socket.socket:
+def listen(path: str) -> socket.socket:
     """Listen on a socket only its owner can reach, replacing a dead one."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
     before = os.umask(0o177)
     try:
         with short_path(path) as name:
@@ -96,16 +97,3 @@ def listen(path: Path) -> socket.socket:
         os.umask(before)
     listener.listen(128)
     return listener
-
-
-def connect(path: Path, *, timeout_seconds: float) -> socket.socket:
-    """Connect to a socket; OSError when nobody listens."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    connection.settimeout(timeout_seconds)
-    try:
-        with short_path(path) as name:
-            connection.connect(name)
-    except OSError:
-        connection.close()
-        raise
-    return connection

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from pathlib import Path
 
+from forkyard.shim.files import read_bytes
 from forkyard.shim.protocol import Message
 
 EXIT_RECORD = "exit.json"
@@ -33,10 +33,10 @@ def write_record(directory: int, name: str, content: Message) -> None:
     os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
-def read_record(directory: Path, name: str = EXIT_RECORD) -> Message | None:
+def read_record(directory: str, name: str = EXIT_RECORD) -> Message | None:
     """Read a record; None where there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        content = json.loads((directory / name).read_bytes())
+        content = json.loads(read_bytes(f"{directory}/{name}"))
         if isinstance(content, dict):
             return content
     return None

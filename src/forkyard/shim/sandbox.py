@@ -7,10 +7,10 @@ import errno
 import json
 import os
 import time
-from pathlib import Path
 
 from forkyard.shim import kernel, mounts, network
 from forkyard.shim.cgroups import GroupLimits, SandboxGroup, detect
+from forkyard.shim.files import read_bytes, write_bytes
 from forkyard.shim.protocol import Message
 from forkyard.shim.spawner import Spawner
 
@@ -81,11 +81,11 @@ class Sandbox:
             "tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4m"
         )
         for folder in ("", "/layers", "/disk", "/merged", "/root", "/bundle", "/staged"):
-            os.mkdir(f"{STAGE}{folder}", 0o755)  # noqa: PTH102
+            os.mkdir(f"{STAGE}{folder}", 0o755)
         for index, source in enumerate(staged):
             # A toolchain in somebody's home: the mapped root could not walk down to it.
             target = f"{STAGE}/staged/{index}"
-            os.mkdir(target, 0o755)  # noqa: PTH102
+            os.mkdir(target, 0o755)
             kernel.clone_mount(source, target, user_namespace=None, readonly=True)
             os.close(source)
 
@@ -131,33 +131,31 @@ class Sandbox:
         # Without the `0 0 1` extent in the id map overlayfs turns read-only without a word.
         probe = f"{STAGE}/merged/.forkyard-probe"
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        os.unlink(probe)  # noqa: PTH108
+        os.unlink(probe)
         for folder in self._spec["folders"]:
             self._ensure_folder(f"{STAGE}/merged{folder}")
 
     def _ensure_folder(self, path: str) -> None:
-        if os.path.isdir(path):  # noqa: PTH112
+        if os.path.isdir(path):
             return
-        os.makedirs(path, mode=0o755)  # noqa: PTH103
+        os.makedirs(path, mode=0o755)
         os.chown(path, self._spec["user"], self._spec["user"])
 
     def _make_root(self) -> None:
         for entry in self._spec["root"]:
             path = f"{STAGE}/root{entry['target']}"
-            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
             if entry["kind"] == "directory":
-                os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
+                os.makedirs(path, mode=0o755, exist_ok=True)
             elif entry["kind"] == "symlink":
-                Path(path).symlink_to(entry["source"])
+                os.symlink(entry["source"], path)
             else:
-                Path(path).write_bytes(entry["content"].encode("latin-1"))
-                os.chmod(path, 0o644)  # noqa: PTH101
+                write_bytes(path, entry["content"].encode("latin-1"))
+                os.chmod(path, 0o644)
 
     def _run_container(self) -> None:
         assert self.spawner is not None  # noqa: S101 - made before
-        Path(f"{STAGE}/bundle/config.json").write_text(
-            json.dumps(self._spec["config"]), encoding="utf-8"
-        )
+        write_bytes(f"{STAGE}/bundle/config.json", json.dumps(self._spec["config"]).encode())
         log = os.open(
             "runtime.log",
             os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
@@ -183,9 +181,9 @@ class Sandbox:
             os.close(log)
         if status != 0:
             raise SandboxError(
-                f"{Path(runtime).name} ended with status {status}: {self._runtime_log()}"
+                f"{os.path.basename(runtime)} ended with status {status}: {self._runtime_log()}"
             )
-        self.init_pid = int(Path(f"{STAGE}/pid").read_text(encoding="ascii"))
+        self.init_pid = int(read_bytes(f"{STAGE}/pid"))
         self.init_descriptor = kernel.pidfd_open(self.init_pid)
         self.spawner.enter(self.init_descriptor)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -20,8 +21,7 @@ import signal
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from forkyard.shim import kernel
 from forkyard.shim.cgroups import SandboxGroup
@@ -38,13 +38,16 @@ _NAMESPACES = (
 )
 _OPEN_FILES = 4096
 _STAGES = ("join", "directory", "execute")
+_FIRST_REAL_TIME = 32
 _HEADER = struct.Struct("=I")
+LAST_FILTER = kernel.refuse_call(kernel.SYS_CLONE3, errno.ENOSYS)
+"""What the spawner itself still needs and a command must not have: with ENOSYS the C library
+falls back to clone(2), whose flags the allowlist examines."""
 _OOM_SCORE = b"500"
 """A command is a better victim of the memory limit than the spawner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """What to execute, and as whom, inside the container."""
 
     argv: Sequence[str]
@@ -55,8 +58,7 @@ class Command:
     """RLIMIT_FSIZE, where a disk limit is set."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Why a command did not start: at which stage, and errno."""
 
     stage: str
@@ -190,9 +192,11 @@ def _serve(channel: socket.socket, group: SandboxGroup, filters: Sequence[bytes]
     try:
         kernel.die_with_parent()
         kernel.set_name("forkyard-spawn")
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        # Ignored signals are inherited by every command: none may be.
+        for number in range(1, _FIRST_REAL_TIME):
+            if number not in (signal.SIGKILL, signal.SIGSTOP):
+                signal.signal(number, signal.SIG_DFL)
         trouble = _join(group)
         while (request := _receive(channel)) is not None:
             message, descriptors = request
@@ -201,9 +205,9 @@ def _serve(channel: socket.socket, group: SandboxGroup, filters: Sequence[bytes]
                     answer = trouble or {"status": _run(message["argv"], descriptors[0])}
                     _reply(channel, answer)
                 case "enter":
-                    _reply(channel, _enter(descriptors[0]))
+                    _reply(channel, _enter(descriptors[0], filters))
                 case "spawn":
-                    _spawn(message, descriptors, group, filters)
+                    _spawn(message, descriptors, group)
                 case _:
                     pass
             for descriptor in descriptors:
@@ -241,7 +245,7 @@ def _run(argv: Sequence[str], error_output: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _enter(init: int) -> Message:
+def _enter(init: int, filters: Sequence[bytes]) -> Message:
     try:
         kernel.setns(init, _NAMESPACES)
         os.chdir("/")
@@ -252,14 +256,14 @@ def _enter(init: int) -> Message:
         kernel.drop_bounding_capabilities()
         kernel.forbid_new_privileges()
         kernel.set_undumpable()
+        for program in filters:
+            kernel.load_seccomp(program)
     except OSError as error:
         return {"errno": error.errno, "text": os.strerror(error.errno or 0)}
     return {}
 
 
-def _spawn(
-    message: Message, descriptors: Sequence[int], group: SandboxGroup, filters: Sequence[bytes]
-) -> None:
+def _spawn(message: Message, descriptors: Sequence[int], group: SandboxGroup) -> None:
     *streams, report, tracking = descriptors
     try:
         # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
@@ -271,17 +275,11 @@ def _spawn(
         os.write(report, b"e0:%d;" % (error.errno or 5))
         return
     if child == 0:
-        _become(message, streams, report, -1 if group.births else tracking, filters)
+        _become(message, streams, report, -1 if group.births else tracking)
     os.write(report, b"p%d;" % child)
 
 
-def _become(
-    message: Message,
-    streams: Sequence[int],
-    report: int,
-    tracking: int,
-    filters: Sequence[bytes],
-) -> NoReturn:
+def _become(message: Message, streams: Sequence[int], report: int, tracking: int) -> NoReturn:
     stage = 0
     try:
         if tracking >= 0:
@@ -294,9 +292,6 @@ def _become(
         os.dup2(report, 3, inheritable=False)
         report = 3
         kernel.close_from(4)
-        for number in range(1, 32):
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(number, signal.SIG_DFL)
         if message["file_bytes"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (message["file_bytes"],) * 2)
         os.setgroups([])
@@ -306,8 +301,7 @@ def _become(
         stage = 1
         os.chdir(message["directory"])
         stage = 0
-        for program in filters:
-            kernel.load_seccomp(program)
+        kernel.load_seccomp(LAST_FILTER)
         stage = 2
         argv, variables = message["argv"], message["variables"]
         if "/" in argv[0]:

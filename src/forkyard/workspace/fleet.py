@@ -222,7 +222,7 @@ class LocalFleet:
         start_detached(
             [
                 sys.executable,
-                "-I",
+                "-IS",
                 "-c",
                 _FORK_SERVER_PROGRAM,
                 str(self._layout.fleet_socket),
@@ -336,7 +336,7 @@ class LocalFleet:
 
     def recorded_result(self, workspace: WorkspaceId, exec_id: ExecId) -> ExecResult | None:
         """Read an exec's durable exit record; None while it has none."""
-        record = read_record(self._layout.exec(workspace, exec_id))
+        record = read_record(str(self._layout.exec(workspace, exec_id)))
         return None if record is None else _result(record)
 
     async def close(self) -> None:
@@ -378,7 +378,7 @@ class LocalFleet:
 async def _open(
     path: Path, request: Message | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    with protocol.short_path(path) as name:
+    with protocol.short_path(str(path)) as name:
         reader, writer = await asyncio.open_unix_connection(name, limit=_LINE_LIMIT_BYTES)
     if request is not None:
         writer.write(protocol.encode(request))

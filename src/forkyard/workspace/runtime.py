@@ -30,7 +30,7 @@ _LOOK = "cat /proc/self/status; echo uid: $(id -u); cat /proc/self/uid_map"
 EXPECTED = {
     "NoNewPrivs": "1",
     "Seccomp": "2",
-    "Seccomp_filters": "2",
+    "Seccomp_filters": "3",
     "CapEff": "0000000000000000",
     "CapPrm": "0000000000000000",
     "CapBnd": "0000000000000000",
@@ -182,7 +182,7 @@ def _protections() -> dict[str, str]:
         "user namespace": "a private range of 65536 ids per workspace",
         "capabilities": "none, in all five sets",
         "new privileges": "forbidden",
-        "system calls": "allowlist, two stacked filters",
+        "system calls": "allowlist, three stacked filters",
         "root file system": "read-only",
         "network": "empty namespace",
         "cgroups": layout,

@@ -95,7 +95,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
             "disk_bytes": spec.limits.disk_bytes,
         },
         "network": spec.network.value,
-        "filters": [program.hex() for program in filters()],
+        "filters": [program.hex() for program in filters(spawner=True)],
         "root": [_root_entry(entry) for entry in entries] + _mount_points(spec),
         "staged": [mount.source for mount in spec.environment.mounts],
         "config": _container(spec, first_id, binds),
@@ -191,7 +191,7 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
         },
         "mounts": mounts,
         "annotations": {
-            "run.oci.seccomp_bpf_data": base64.b64encode(filters()[0]).decode(),
+            "run.oci.seccomp_bpf_data": base64.b64encode(filters(spawner=False)[0]).decode(),
         },
         "linux": {
             "namespaces": [{"type": name} for name in NAMESPACES],

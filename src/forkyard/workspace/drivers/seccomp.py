@@ -73,8 +73,12 @@ def _library() -> ctypes.CDLL:
 
 
 @functools.cache
-def filters() -> tuple[bytes, ...]:
+def filters(*, spawner: bool) -> tuple[bytes, ...]:
     """Compile the filters of every sandboxed command, in the order to load them.
+
+    Args:
+        spawner: Whether clone3 stays allowed, for the process that forks the commands and takes
+            it from each of them.
 
     The second one stands apart, since a rule "every ioctl but these two" cannot be said in an
     allowlist: two unequal-conditions on one argument are or-ed, and 64-bit comparisons are
@@ -85,7 +89,12 @@ def filters() -> tuple[bytes, ...]:
     for name in (*syscalls.ALLOWED, "ioctl"):
         allow.rule(_ALLOW, name)
     allow.rule(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, syscalls.NAMESPACE_FLAGS, 0))
-    allow.rule(_ERRNO | errno.ENOSYS, "clone3")  # then the C library falls back to clone
+    # The spawner's own last filter takes clone3 away from every command (shim/spawner.py); the
+    # runtime's first process gets the list without it.
+    if spawner:
+        allow.rule(_ALLOW, "clone3")
+    else:
+        allow.rule(_ERRNO | errno.ENOSYS, "clone3")
     for family in range(syscalls.LAST_SOCKET_FAMILY + 1):
         if family in syscalls.SOCKET_FAMILIES:
             allow.rule(_ALLOW, "socket", _Comparison(0, _EQUAL, family, 0))
