@@ -99,9 +99,7 @@ class ConfigError(UserError):
         return (_rebuild_config, (self.message, self.hint, self.problems))
 
 
-def _rebuild_config(
-    message: str, hint: str | None, problems: tuple[Problem, ...]
-) -> ForkyardError:
+def _rebuild_config(message: str, hint: str | None, problems: tuple[Problem, ...]) -> ForkyardError:
     return ConfigError(message, hint=hint, problems=problems)
 
 
