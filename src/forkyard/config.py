@@ -12,6 +12,7 @@ On-disk format (version 1), all below the state directory, mode 0700::
     objects/                      bare git store of candidate trees; no sandbox ever sees it
     blobs/<2>/<sha256>            held-out files, patches, manifests, logs
     runs/<run id>/<attempt id>/   patch, manifest, check logs and reports
+    builds/<template id>/         log and task output of the last build
     trash/                        renamed here first, removed afterwards
 """
 
@@ -21,7 +22,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkyard.model.ids import AttemptId, ExecId, LayerId, RunId, WorkspaceId
+from forkyard.model.ids import AttemptId, ExecId, LayerId, RunId, TemplateId, WorkspaceId
 
 FORMAT_VERSION = 1
 
@@ -125,6 +126,10 @@ class Layout:
     def attempt(self, run: RunId, attempt: AttemptId) -> Path:
         """Results of one attempt."""
         return self.runs / run / attempt
+
+    def build(self, template: TemplateId) -> Path:
+        """Log and task output of a template's last build."""
+        return self.home / "builds" / template
 
     @property
     def trash(self) -> Path:

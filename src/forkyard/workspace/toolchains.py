@@ -244,10 +244,14 @@ def _refusal(folder: Path, home: Path) -> str | None:
         return "it is too much of a home"
     if not within_home and any(folder.is_relative_to(path) for path in _SYSTEM):
         return "it is part of the system"
+    return _holds_too_much(folder)
+
+
+def _holds_too_much(folder: Path) -> str | None:
     if len(folder.parts) < 3:  # noqa: PLR2004 - /, opt, name
         return "it is too much of this machine"
     try:
-        held = SECRET_NAMES.intersection(os.listdir(folder))
+        held = SECRET_NAMES.intersection(path.name for path in folder.iterdir())
     except OSError as error:
         return error.strerror or "it cannot be read"
     return f"it holds {min(held)}" if held else None
