@@ -1,0 +1,1 @@
+"""Runs: what should happen next (pure), doing it, and removing what no one owns."""
