@@ -9,7 +9,7 @@
     ├─ WorkspaceError                  10   500   storage, sandbox or template trouble of ours
     │  └─ SandboxUnavailableError      10   503   no isolation to be had: nothing was started
     ├─ AgentError                      11   500   an agent could not be started or understood
-    ├─ EvaluationError                 14   500   a check could not be run (one that fails: a result)
+    ├─ EvaluationError                 14   500   a check could not be run (failing is a result)
     ├─ StoreError                      15   503   the journal or the state directory
     └─ InternalError                   70   500   our bug
 
