@@ -63,7 +63,7 @@ def run(
         WorkspaceError: It could not be started, or ran past its time limit.
     """
     try:
-        child = subprocess.Popen(  # noqa: S603 - argument list, explicit environment
+        child = subprocess.Popen(
             list(argv),
             env=dict(variables),
             cwd=directory,
@@ -81,7 +81,9 @@ def run(
     except subprocess.TimeoutExpired as error:
         _end_group(child)
         msg = f"cannot finish {_name(argv)}: still running after {timeout_seconds:g} s"
-        raise WorkspaceError(msg, hint="Look at the machine's load and disk, then retry.") from error
+        raise WorkspaceError(
+            msg, hint="Look at the machine's load and disk, then retry."
+        ) from error
     except BaseException:
         _end_group(child)
         raise
@@ -149,7 +151,7 @@ def start_detached(
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        child = subprocess.Popen(  # noqa: S603 - argument list, explicit environment
+        child = subprocess.Popen(
             list(argv),
             env=dict(variables),
             cwd=directory,
