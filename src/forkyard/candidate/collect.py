@@ -5,37 +5,24 @@ A pure function of a stopped tree and its base: collecting again gives the same 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint, make_directory
-from forkyard.candidate import answers, rules
+from forkyard.candidate import rules
 from forkyard.candidate.answers import Changed
-from forkyard.candidate.base_recorder import index_path
-from forkyard.candidate.helper import READER, ask
-from forkyard.candidate.ignore import Ignored, find_ignored
 from forkyard.candidate.manifest import AttemptFacts, Contents, write_manifest
 from forkyard.candidate.objects import ObjectStore
 from forkyard.candidate.patch import PatchFile, prove, write_patch
+from forkyard.candidate.take import Taken, Taker
 from forkyard.candidate.trees import LINK, TreeIndex
-from forkyard.candidate.walk import WalkLimits
-from forkyard.candidate.walker_main import Job, text
-from forkyard.config import Layout
-from forkyard.errors import WorkspaceError
-from forkyard.model.candidate import (
-    Candidate,
-    CandidateStatus,
-    ChangeKind,
-    FileChange,
-    LeftOut,
-)
+from forkyard.candidate.walker_main import text
+from forkyard.model.candidate import Candidate, CandidateStatus, ChangeKind, FileChange
 from forkyard.model.ids import AttemptId, CandidateId
-from forkyard.model.workspace import STORAGE_USER_ID, RecordedBase, Workspace
+from forkyard.model.workspace import RecordedBase, Workspace
 
 PATCH_NAME = "patch"
 MANIFEST_NAME = "manifest.json"
@@ -51,122 +38,16 @@ class Flags:
     """What the evaluation puts back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What the walk of a stopped workspace gave; its objects are in the store."""
-
-    tree: str
-    changes: tuple[Changed, ...]
-    left_out: tuple[LeftOut, ...]
-    left_out_more: int
-    stops: dict[str, int]
-    large: tuple[tuple[str, int], ...]
-    ignored: Ignored = field(default_factory=Ignored)
-
-
-class Taker:
-    """Takes the difference of a stopped workspace to its base into the object store."""
-
-    def __init__(
-        self, layout: Layout, store: ObjectStore, limits: WalkLimits | None = None
-    ) -> None:
-        """Keep where things lie, and the limits of a walk."""
-        self._layout = layout
-        self._store = store
-        self._limits = limits or WalkLimits()
-
-    @contextlib.contextmanager
-    def base_trees(self, base: RecordedBase) -> Iterator[int]:
-        """Open the base's tree index.
-
-        Raises:
-            WorkspaceError: It is not there; the base was recorded elsewhere or removed.
-        """
-        try:
-            descriptor = os.open(index_path(self._store, base.tree), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            msg = f"cannot read base {base.tree}: {error.strerror}"
-            raise WorkspaceError(msg, hint="Build the template again to record it.") from error
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    async def take(
-        self, workspace: Workspace, base: RecordedBase, *, full: bool, heed_ignored: bool = True
-    ) -> Taken:
-        """Walk a stopped workspace.
-
-        Args:
-            workspace: Must have no sandbox.
-            base: What its snapshot recorded.
-            full: Look at every file instead of those that the upper directory names.
-            heed_ignored: Leave new files out that the base's ignore rules cover.
-
-        Durability:
-            The objects are on disk when this returns.
-        """
-        what = f"collect {workspace.id}"
-        ignored = Ignored()
-        async with self._store.scratch() as scratch:
-            pack = scratch / "pack"
-            with self.base_trees(base) as index, pack.open("wb") as pack_file:
-                job: Job = {
-                    "mode": "look",
-                    "mount_point": str(self._store.mount_point),
-                    "layers": [str(self._layout.layer(layer)) for layer in workspace.layers],
-                    "upper": str(self._layout.upper(workspace.id)),
-                    "repository": base.repository,
-                    "user": STORAGE_USER_ID,
-                    "base": base.tree,
-                    "full": full,
-                    "ignored": [],
-                    "limits": asdict(self._limits),
-                    "index": index,
-                    "pack": -1,
-                }
-                if heed_ignored:
-                    looked = await ask(READER, job, descriptors=(index,), what=what)
-                    ignored = await find_ignored(
-                        self._store,
-                        answers.sizes(looked, "new"),
-                        answers.pairs(looked, "ignore_files"),
-                        frozenset(answers.words(looked, "base_directories")),
-                    )
-                job["mode"] = "take"
-                job["ignored"] = list(ignored.paths)
-                job["pack"] = pack_file.fileno()
-                answer = await ask(
-                    READER, job, descriptors=(index, pack_file.fileno()), what=what
-                )
-            if answers.number(answer["objects"], "objects"):
-                await self._store.add_pack(pack)
-        return Taken(
-            tree=answers.word(answer["root"], "root"),
-            changes=answers.changes(answer),
-            left_out=tuple(
-                LeftOut(path=path, reason=reason)
-                for path, reason in answers.pairs(answer, "left_out")
-            ),
-            left_out_more=answers.number(answer["left_out_more"], "left_out_more"),
-            stops=answers.counts(answer, "stops"),
-            large=answers.sizes(answer, "large"),
-            ignored=ignored,
-        )
-
-
-class Collector:
+class CandidateMaker:
     """Makes candidates of what attempts left behind."""
 
-    def __init__(
-        self, layout: Layout, store: ObjectStore, clock: Clock, limits: WalkLimits | None = None
-    ) -> None:
-        """Keep where things lie."""
+    def __init__(self, store: ObjectStore, taker: Taker, clock: Clock) -> None:
+        """Keep the collaborators."""
         self._store = store
+        self._taker = taker
         self._clock = clock
-        self._taker = Taker(layout, store, limits)
 
-    async def collect(
+    async def make(
         self,
         attempt: AttemptId,
         workspace: Workspace,

@@ -61,9 +61,7 @@ class _Reader:
     def read(self) -> Head:
         branch: str | None = None
         try:
-            for name in (b"commondir", b"reftable"):
-                if self._exists(name):
-                    raise _UnreadableError(f".git/{name.decode()} exists, which is not followed")
+            self._refuse_other_stores()
             value = self._head()
             if value.startswith(b"refs/heads/"):
                 branch = os.fsdecode(value.removeprefix(b"refs/heads/"))
@@ -75,6 +73,11 @@ class _Reader:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             return Head(branch=branch, notes=(f"the base commit is unknown: {reason}",))
         return Head(commit=commit, tree=tree, branch=branch)
+
+    def _refuse_other_stores(self) -> None:
+        for name in (b"commondir", b"reftable"):
+            if self._exists(name):
+                raise _UnreadableError(f".git/{name.decode()} exists, which is not followed")
 
     def _exists(self, name: bytes) -> bool:
         try:

@@ -13,6 +13,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import Self
 
 from forkyard.candidate.walk import LIST, READ
 from forkyard.shim import kernel
@@ -109,7 +110,7 @@ class ObjectReader:
         except OSError:
             return
         try:
-            names = sorted(os.fsencode(name) for name in os.listdir(directory))
+            names = sorted(os.fsencode(name) for name in os.listdir(directory))  # noqa: PTH208 - a descriptor
         finally:
             os.close(directory)
         packs = [name.removesuffix(b".idx") for name in names if name.endswith(b".idx")]
@@ -147,7 +148,7 @@ class _Pages:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def __enter__(self) -> _Pages:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,40 +205,54 @@ def _inflate(data: bytes) -> bytes:
     return content
 
 
-def _apply_delta(base: bytes, delta: bytes) -> bytes:
-    position = 0
+class _Delta:
+    """The orders of a delta; IndexError where they end too soon."""
 
-    def number() -> int:
-        nonlocal position
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._position >= len(self._data)
+
+    def byte(self) -> int:
+        self._position += 1
+        return self._data[self._position - 1]
+
+    def take(self, size: int) -> bytes:
+        self._position += size
+        return self._data[self._position - size : self._position]
+
+    def number(self) -> int:
         value, shift = 0, 0
         while True:
-            byte = delta[position]
-            position += 1
+            byte = self.byte()
             value |= (byte & 0x7F) << shift
             shift += 7
             if not byte & 0x80:
                 return value
 
+    def little(self, order: int, count: int) -> int:
+        """Give a little-endian number of which the order's low bits say which bytes are there."""
+        return sum(self.byte() << (8 * bit) for bit in range(count) if order & (1 << bit))
+
+
+def _apply_delta(base: bytes, data: bytes) -> bytes:
+    delta = _Delta(data)
+    result = bytearray()
     try:
-        if number() != len(base):
+        if delta.number() != len(base):
             raise ValueError("a delta for another object")
-        size = number()
-        result = bytearray()
-        while position < len(delta) and len(result) <= OBJECT_BYTES:
-            order = delta[position]
-            position += 1
+        size = delta.number()
+        while not delta.is_over and len(result) <= OBJECT_BYTES:
+            order = delta.byte()
             if order & 0x80:
-                fields = [0] * 7
-                for bit in range(7):
-                    if order & (1 << bit):
-                        fields[bit] = delta[position]
-                        position += 1
-                start = int.from_bytes(bytes(fields[:4]), "little")
-                length = int.from_bytes(bytes(fields[4:]), "little") or 0x10000
+                start = delta.little(order, 4)
+                length = delta.little(order >> 4, 3) or 0x10000
                 result += base[start : start + length]
             else:
-                result += delta[position : position + order]
-                position += order
+                result += delta.take(order)
     except IndexError:
         raise ValueError("a delta that is cut short") from None
     if len(result) != size:

@@ -110,9 +110,7 @@ def open_repository(root: int, repository: str) -> int | None:
     """Open a repository's directory below a view's root; None where no such directory is."""
     relative = os.fsencode(repository).strip(b"/")
     try:
-        return kernel.open_beneath(
-            root, relative, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-        )
+        return kernel.open_beneath(root, relative, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

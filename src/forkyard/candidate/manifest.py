@@ -1,7 +1,7 @@
-"""The manifest: everything that is known about a candidate, as one JSON file beside its patch.
+r"""The manifest: everything that is known about a candidate, as one JSON file beside its patch.
 
 On-disk format (version 1). The same tree, base and facts give the same bytes: nothing in it comes
-from a clock or from chance. Paths that are no UTF-8 carry surrogate escapes (``\\udcXX``).
+from a clock or from chance. Paths that are no UTF-8 carry surrogate escapes (``\udcXX``).
 """
 
 from __future__ import annotations

@@ -188,13 +188,20 @@ class ObjectStore:
             raise WorkspaceError(msg, hint="Check the disk and run `forkyard doctor`.")
         return finished.stdout
 
+    async def read_blob(self, blob: str) -> bytes:
+        """Give the bytes of one blob (for a link: where it points).
+
+        Raises:
+            WorkspaceError: It is not in the store.
+        """
+        return await self.check(["cat-file", "blob", blob])
+
     async def add_pack(self, pack: Path) -> None:
         """Take the objects of a pack file in, each checked by its hash.
 
         Durability:
             The objects are on disk when this returns.
         """
-        # a link into the store's own folder lets index-pack move it there without a copy
         with pack.open("rb") as file:
             await self.prepare()
             finished = await process.run_async(

@@ -51,8 +51,7 @@ pyproject.toml, package.json and Makefile are not among them: honest fixes chang
 def _compiled(pattern: str) -> re.Pattern[str]:
     is_anchored = "/" in pattern.rstrip("/")
     body = pattern.strip("/")
-    if body.endswith("/**"):
-        body = body[: -len("/**")]
+    body = body.removesuffix("/**")
     parts = [] if is_anchored else [r"(?:.*/)?"]
     position = 0
     while position < len(body):
@@ -83,13 +82,19 @@ def matches(path: str, patterns: Iterable[str]) -> bool:
     return any(_compiled(pattern).fullmatch(path) is not None for pattern in patterns)
 
 
-def could_hold(directory: str, patterns: Iterable[str]) -> bool:
-    """Say whether something stands where a pattern's own folder would be.
+def could_hold(link: str, patterns: Iterable[str]) -> bool:
+    """Say whether a link stands where a pattern starts out from, so that it leads around it.
 
     A link named ``tests`` matters to ``tests/unit/**`` although it does not match it.
     """
-    return any(
-        body.startswith(f"{directory}/")
-        for pattern in patterns
-        if "*" not in (body := pattern.lstrip("/"))[: len(directory)]
-    )
+    parts = link.split("/")
+    for pattern in patterns:
+        folders = pattern.strip("/").split("/")[:-1]
+        if "**" in folders[:1] or len(folders) < len(parts):
+            continue
+        if all(
+            folder == "**" or _compiled(f"/{folder}").fullmatch(part)
+            for folder, part in zip(folders, parts, strict=False)
+        ):
+            return True
+    return False

@@ -105,6 +105,16 @@ class Findings:
             self.left_out_more += 1
 
 
+class _Place(NamedTuple):
+    """One directory of the view, open."""
+
+    merged: int
+    hint: int | None
+    """The same directory in the upper; None to look at every name."""
+    prefix: bytes
+    depth: int
+
+
 class Walk:
     """One walk over one view."""
 
@@ -152,7 +162,7 @@ class Walk:
         if merged is None:
             kept = self._remove(b"", Entry(DIRECTORY, base)) if base != EMPTY_TREE else None
             return kept.oid if kept else self._tree({})
-        entry = self._directory(merged, hint, base, b"", 0)
+        entry = self._directory(_Place(merged, hint, b"", 0), base)
         return entry.oid if entry else self._tree({})
 
     def _tree(self, entries: dict[bytes, Entry]) -> bytes:
@@ -165,25 +175,22 @@ class Walk:
         self.found.stops[limit] = self.found.stops.get(limit, 0) + 1
         self.found.leave_out(path, f"hard limit: {limit}")
 
-    def _directory(
-        self, merged: int, hint: int | None, base: bytes | None, prefix: bytes, depth: int
-    ) -> Entry | None:
+    def _directory(self, place: _Place, base: bytes | None) -> Entry | None:
         old = self._trees.entries(base) if base is not None else {}
-        present = _names(merged)
-        wanted = present if hint is None else present & _names(hint)
+        present = _names(place.merged)
+        wanted = present if place.hint is None else present & _names(place.hint)
         result = dict(old)
         for name in sorted(old.keys() - present):
-            self._settle(result, name, self._remove(prefix + name, old[name]))
+            self._settle(result, name, self._remove(place.prefix + name, old[name]))
         for name in sorted(wanted):
             self._visited += 1
             if self._visited > self._limits.visited:
-                self._stop(prefix + name, f"{self._limits.visited} names looked at")
+                self._stop(place.prefix + name, f"{self._limits.visited} names looked at")
                 break
-            new = self._name(merged, hint, name, prefix + name, old.get(name), depth)
-            self._settle(result, name, new)
+            self._settle(result, name, self._name(place, name, old.get(name)))
         if not result:
-            if prefix and not present:
-                self.found.leave_out(prefix, "an empty directory, which git cannot hold")
+            if place.prefix and not present:
+                self.found.leave_out(place.prefix, "an empty directory, which git cannot hold")
             return None
         if base is not None and result == old:
             return Entry(DIRECTORY, base)
@@ -196,25 +203,15 @@ class Walk:
         else:
             result[name] = entry
 
-    def _name(
-        self,
-        merged: int,
-        hint: int | None,
-        name: bytes,
-        path: bytes,
-        old: Entry | None,
-        depth: int,
-    ) -> Entry | None:
+    def _name(self, place: _Place, name: bytes, old: Entry | None) -> Entry | None:
+        path = place.prefix + name
         if name.lower() == b".git":
-            self._git_data(merged, name, path)
+            self._git_data(place.merged, name, path)
             return old
         if len(path) > self._limits.path_bytes:
             self._stop(path[:100] + b"...", f"a path of {self._limits.path_bytes} bytes")
             return old
-        try:
-            status = os.stat(name, dir_fd=merged, follow_symlinks=False)
-        except FileNotFoundError:
-            return None if old is None else self._remove(path, old)
+        status = os.stat(name, dir_fd=place.merged, follow_symlinks=False)
         is_directory = stat.S_ISDIR(status.st_mode)
         is_leaf = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
         if old is not None and (old.is_tree != is_directory or not (is_leaf or is_directory)):
@@ -224,9 +221,9 @@ class Walk:
                 return kept
             old = None
         if is_directory:
-            return self._subdirectory(merged, hint, name, path, old, depth)
+            return self._subdirectory(place, name, old)
         if is_leaf:
-            return self._leaf(merged, name, path, status, old)
+            return self._leaf(place.merged, path, status, old)
         self.found.leave_out(path, _special(status.st_mode))
         return None
 
@@ -240,59 +237,62 @@ class Walk:
         else:
             self.found.leave_out(path, "a name that some systems take for .git")
 
-    def _subdirectory(
-        self,
-        merged: int,
-        hint: int | None,
-        name: bytes,
-        path: bytes,
-        old: Entry | None,
-        depth: int,
-    ) -> Entry | None:
-        if depth >= self._limits.depth:
+    def _subdirectory(self, place: _Place, name: bytes, old: Entry | None) -> Entry | None:
+        path = place.prefix + name
+        if place.depth >= self._limits.depth:
             self._stop(path[:100] + b"...", f"{self._limits.depth} directories within each other")
             return old
         with contextlib.ExitStack() as stack:
-            directory = kernel.open_beneath(merged, name, LIST)
+            directory = kernel.open_beneath(place.merged, name, LIST)
             stack.callback(os.close, directory)
-            deeper = None
-            if hint is not None:
+            hint = None
+            if place.hint is not None:
                 # without a directory in the upper everything is looked at, to be safe
                 with contextlib.suppress(OSError):
-                    deeper = kernel.open_beneath(hint, name, LIST)
-                    stack.callback(os.close, deeper)
+                    hint = kernel.open_beneath(place.hint, name, LIST)
+                    stack.callback(os.close, hint)
             base = old.oid if old is not None else None
-            return self._directory(directory, deeper, base, path + b"/", depth + 1)
+            return self._directory(_Place(directory, hint, path + b"/", place.depth + 1), base)
 
     def _leaf(
-        self, merged: int, name: bytes, path: bytes, status: os.stat_result, old: Entry | None
+        self, merged: int, path: bytes, status: os.stat_result, old: Entry | None
     ) -> Entry | None:
         self.found.files += 1
-        if old is None:
-            if path in self._ignored:
-                return None
-            if self._keep_changes and _is_litter(name, status):
-                self.found.leave_out(path, "agent litter: an empty read-only placeholder")
-                return None
-            if not self._hashing:
-                self.found.new_paths.append((path, status.st_size))
-                return None
-        if not self._hashing:
+        if old is None and self._passed_over(path, status):
+            return None
+        if not self._hashing or not self._readable(path, status, old):
             return old
-        if status.st_size > self._limits.file_bytes:
-            if self._size_in_base(path) == status.st_size:
+        name = path.rpartition(b"/")[2]
+        new = Entry(mode_of(status), self._content_id(merged, name, status))
+        return old if new == old else self._change(path, old, new, status)
+
+    def _passed_over(self, path: bytes, status: os.stat_result) -> bool:
+        """Say whether a new path is not carried, and why."""
+        if path in self._ignored:
+            return True
+        if self._keep_changes and _is_litter(path.rpartition(b"/")[2], status):
+            self.found.leave_out(path, "agent litter: an empty read-only placeholder")
+            return True
+        if not self._hashing:
+            self.found.new_paths.append((path, status.st_size))
+        return False
+
+    def _readable(self, path: bytes, status: os.stat_result, old: Entry | None) -> bool:
+        """Say whether a file is within the limits; a touched but equal one may be large."""
+        size = status.st_size
+        if size <= self._bytes_left and size <= self._limits.file_bytes:
+            return True
+        is_of_same_size = self._size_in_base(path) == size
+        if size > self._limits.file_bytes:
+            if is_of_same_size:
                 self.found.leave_out(path, "too large to be recorded, in the base as well")
             else:
-                self._stop(path, f"a file of {status.st_size} bytes")
-            return old
-        affordable = status.st_size <= self._bytes_left
-        if not affordable and (old is None or self._size_in_base(path) != status.st_size):
-            self._stop(path, f"{self._limits.total_bytes} bytes of changes")
-            return old
-        new = Entry(mode_of(status), self._content_id(merged, name, status))
-        if new == old:
-            return old
-        return self._change(path, old, new, status)
+                self._stop(path, f"a file of {size} bytes")
+            return False
+        if old is not None and is_of_same_size:
+            return True
+        self._stop(path, f"{self._limits.total_bytes} bytes of changes")
+        return False
 
     def _content_id(self, merged: int, name: bytes, status: os.stat_result) -> bytes:
         if stat.S_ISLNK(status.st_mode):

@@ -69,9 +69,7 @@ def main() -> None:
     sys.setrecursionlimit(10_000)
     job: Job = json.load(sys.stdin)
     views = jail.open_views(
-        jail.Views(
-            mount_point=job["mount_point"], layers=tuple(job["layers"]), upper=job["upper"]
-        )
+        jail.Views(mount_point=job["mount_point"], layers=tuple(job["layers"]), upper=job["upper"])
     )
     jail.confine(user=job["user"], capability=jail.CAP_DAC_READ_SEARCH)
     answer = record(job, views) if job["mode"] == "record" else collect(job, views)
@@ -239,7 +237,7 @@ def _write_objects(descriptor: int, found: Findings, merged: int | None, base: i
     count = len(wanted) + len(found.trees)
     if count == 0:
         return 0
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor
+    with open(descriptor, "wb") as file:
         pack = PackWriter(file, count)
         for content in found.trees.values():
             pack.add(b"tree", len(content), (content,))
