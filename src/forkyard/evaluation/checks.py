@@ -132,9 +132,10 @@ def read_report(upper: Path, path: str) -> bytes | str:
         return f"${REPORT_VARIABLE} is no plain file: {error.strerror}"
     finally:
         os.close(root)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return f"${REPORT_VARIABLE} is no plain file"
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return f"${REPORT_VARIABLE} is no plain file"
         content = file.read(junit.MAX_BYTES + 1)
     if len(content) > junit.MAX_BYTES:
         return f"the report is larger than {junit.MAX_BYTES} bytes"
