@@ -141,7 +141,7 @@ class Starter:
                 if await self._look() is not None:
                     return  # somebody's `forkyard serve` was faster
                 raise StoreError(
-                    f"cannot start the server: it ended at once{_tail(log, begin)}",
+                    f"cannot start the server{_tail(log, begin) or ': it ended at once'}",
                     hint=f"See {log}; `forkyard serve` starts it in the foreground.",
                 )
             if time.monotonic() > deadline:
@@ -168,8 +168,11 @@ def _tail(log: Path, begin: int) -> str:
             text = file.read().decode(errors="backslashreplace").strip()
     except OSError:
         return ""
-    last = text.splitlines()[-1:] if text else []
-    return f" ({last[0]})" if last else ""
+    told = [
+        line.removeprefix("Error: ") for line in text.splitlines() if line.startswith("Error: ")
+    ]
+    last = told[-1:] or text.splitlines()[-1:]
+    return f": {last[0]}" if last else ""
 
 
 def _ask_version(path: Path) -> Answering | None:

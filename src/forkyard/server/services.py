@@ -162,8 +162,8 @@ class CandidateService(Protocol):
         """Put its bytes into a workspace."""
         ...
 
-    async def collect_workspace(self, workspace: WorkspaceId) -> tuple[Candidate, Path]:
-        """Stop a workspace and collect its change against its snapshot; give the patch's place."""
+    async def collect_workspace(self, workspace: WorkspaceId) -> tuple[Candidate, bytes]:
+        """Stop a workspace and collect its change against its snapshot; give the patch."""
         ...
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import posixpath
-from pathlib import Path
 
 from starlette.responses import StreamingResponse
 
-from forkyard.errors import ConflictError, NotFoundError
+from forkyard.errors import ConflictError
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import (
     Limits,
@@ -281,14 +280,14 @@ async def stop_workspace(call: Call) -> WorkspaceInfo:
 async def workspace_patch(call: Call) -> PatchInfo:
     """Stop a workspace and collect its change from outside, against its snapshot."""
     workspace = _own(call.services, call.parameters["id"])
-    candidate, path = await call.services.candidates.collect_workspace(workspace.id)
+    candidate, patch = await call.services.candidates.collect_workspace(workspace.id)
     return PatchInfo(
         workspace=workspace.id,
         status=candidate.status,
         base_tree=candidate.base_tree,
         result_tree=candidate.result_tree,
         patch_sha256=candidate.patch_sha256,
-        patch=base64.b64encode(_read(path)).decode(),
+        patch=base64.b64encode(patch).decode(),
         files=[FileChangeInfo.model_validate(one) for one in candidate.files],
         left_out=[LeftOutInfo.model_validate(one) for one in candidate.left_out],
         ignored=[LeftOutInfo.model_validate(one) for one in candidate.ignored],
@@ -304,10 +303,3 @@ def _own(services: Services, text: str) -> Workspace:
             hint="Cancel its run with `forkyard cancel RUN`; it goes with it.",
         )
     return workspace
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise NotFoundError(f"cannot read {path.name}: it is gone") from error

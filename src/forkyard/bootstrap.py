@@ -1,0 +1,244 @@
+"""The composition root: the only place that wires concrete parts together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from forkyard.base.clock import Clock, SystemClock
+from forkyard.base.durable import make_directory, write_file
+from forkyard.candidate.collector import Collector
+from forkyard.config import FORMAT_VERSION, Layout, state_directory
+from forkyard.coordinator.coordinator import Coordinator
+from forkyard.errors import StoreError
+from forkyard.evaluation.evaluator import Evaluator
+from forkyard.evaluation.ranking import rank
+from forkyard.model.ids import RunId
+from forkyard.model.run import Attempt, Run
+from forkyard.promotion.apply import Applications
+from forkyard.promotion.contents import StoredContents
+from forkyard.server.building import TemplateBuilds
+from forkyard.server.candidates import SCRATCH_PREFIX, Candidates
+from forkyard.server.collecting import AttemptCollector
+from forkyard.server.endpoint import listen
+from forkyard.server.serve import serve as answer
+from forkyard.server.services import Services
+from forkyard.server.submission import Submission
+from forkyard.store.blobs import Blobs
+from forkyard.store.journal import Journal
+from forkyard.wire.taskfile import RunRequest
+from forkyard.workspace.fleet import LocalFleet
+from forkyard.workspace.snapshots import Snapshots
+from forkyard.workspace.templates import Templates
+from forkyard.workspace.workspaces import Workspaces
+
+LOCK_PATIENCE_SECONDS = 15.0
+"""A server that is just exiting lets go of the state directory within this time."""
+
+STREAMS = ("stdout", "stderr")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Runs:
+    """Submission and coordinator as one service."""
+
+    submission: Submission
+    coordinator: Coordinator
+
+    async def submit(self, request: RunRequest) -> Run:
+        return await self.submission.submit(request)
+
+    async def cancel(self, run: RunId) -> Run:
+        return await self.coordinator.cancel(run)
+
+    async def retry(self, run: RunId) -> Run:
+        return await self.coordinator.retry(run)
+
+    async def regrade(self, run: RunId) -> Run:
+        return await self.coordinator.regrade(run)
+
+    def log(self, attempt: Attempt, stream: str) -> Path:
+        return self.coordinator.logs(attempt.id)[STREAMS.index(stream)]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Maintenance:
+    """What `forkyard gc` does now and the reaper every minute."""
+
+    coordinator: Coordinator
+    workspaces: Workspaces
+    journal: Journal
+
+    async def collect_garbage(self) -> tuple[str, ...]:
+        told = list(await self.coordinator.reaper.sweep())
+        layers = self.workspaces.layers
+        for path in layers.leftovers(self.journal.state):
+            layers.discard(path)
+            told.append(f"{path.parent.name}/{path.name}")
+        await layers.empty_trash()
+        return tuple(told)
+
+
+@asynccontextmanager
+async def assemble(layout: Layout, clock: Clock, *, journal: Journal) -> AsyncIterator[Services]:
+    """Wire everything over an open journal, recover, and start working.
+
+    Yields:
+        What the server needs; on exit work stops and sandboxes go on.
+    """
+    fleet = LocalFleet(layout)
+    collector = Collector(layout, clock)
+    blobs = Blobs(layout.blobs)
+    workspaces = Workspaces(journal, fleet, layout, clock)
+    snapshots = Snapshots(workspaces, collector, clock)
+    templates = Templates(snapshots, clock)
+    evaluator = Evaluator(workspaces, collector, layout, clock)
+    applications = Applications(
+        journal=journal,
+        contents=StoredContents(collector.store),
+        workspaces=workspaces,
+        layout=layout,
+        clock=clock,
+    )
+    coordinator = Coordinator(
+        journal=journal,
+        workspaces=workspaces,
+        snapshots=snapshots,
+        collector=AttemptCollector(journal=journal, collector=collector, fleet=fleet),
+        evaluator=evaluator,
+        rank=rank,
+        fleet=fleet,
+        layout=layout,
+        clock=clock,
+    )
+    submission = Submission(journal=journal, templates=templates, blobs=blobs, queue=coordinator)
+    await workspaces.recover()
+    await snapshots.recover()
+    await templates.recover()
+    await applications.recover()
+    await coordinator.start()
+    try:
+        yield Services(
+            layout=layout,
+            clock=clock,
+            journal=journal,
+            fleet=fleet,
+            workspaces=workspaces,
+            snapshots=snapshots,
+            templates=TemplateBuilds(templates),
+            runs=_Runs(submission=submission, coordinator=coordinator),
+            candidates=Candidates(
+                journal=journal,
+                layout=layout,
+                workspaces=workspaces,
+                collector=collector,
+                applications=applications,
+            ),
+            maintenance=_Maintenance(
+                coordinator=coordinator, workspaces=workspaces, journal=journal
+            ),
+            started_at=clock.now(),
+        )
+    finally:
+        await coordinator.close()
+        await workspaces.close()
+        await fleet.close()
+
+
+def open_journal(layout: Layout, clock: Clock) -> Journal:
+    """Open the journal; a server that is just exiting is waited for.
+
+    Raises:
+        StoreError: Held by a live server, damaged, or of another format.
+    """
+    prepare(layout)
+    deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
+    while True:
+        try:
+            return Journal.open(layout.database, clock)
+        except StoreError as error:
+            if "held by" not in error.message or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def prepare(layout: Layout) -> None:
+    """Make the state directory, and refuse one of another format.
+
+    Raises:
+        StoreError: It cannot be made, or a newer version wrote it.
+    """
+    try:
+        make_directory(layout.home)
+        make_directory(layout.run)
+        layout.run.chmod(0o700)
+        marker = layout.home / "format"
+        if not marker.exists():
+            write_file(marker, f"{FORMAT_VERSION}\n".encode())
+        found = marker.read_text().strip()
+        for leftover in layout.run.glob(f"{SCRATCH_PREFIX}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot use the state directory {layout.home}: {error.strerror or error}",
+            hint="Set FORKYARD_HOME to a directory that you may write.",
+        ) from error
+    if found != str(FORMAT_VERSION):
+        raise StoreError(
+            f"cannot use the state directory {layout.home}: it has format {found!r}, this version"
+            f" reads {FORMAT_VERSION}",
+            hint="Use the version of Forkyard that made it, or another FORKYARD_HOME.",
+        )
+
+
+def serve(
+    *, idle_seconds: float | None, announce: Callable[[str], None], is_foreground: bool
+) -> None:
+    """Run the server of this installation until it is asked to stop.
+
+    Raises:
+        StoreError: Another server holds the state directory, or it cannot be used.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    layout = Layout(state_directory())
+    clock = SystemClock()
+    journal = open_journal(layout, clock)
+    # What is loaded by now stays: the collector need not walk it between a request and its answer.
+    gc.collect()
+    gc.freeze()
+
+    def ready() -> None:
+        if is_foreground:
+            announce(f"Serving {layout.home}; Ctrl-C stops it, sandboxes go on.")
+
+    try:
+        asyncio.run(_serve(layout, clock, journal, idle_seconds, ready))
+    finally:
+        journal.close()
+
+
+async def _serve(
+    layout: Layout,
+    clock: Clock,
+    journal: Journal,
+    idle_seconds: float | None,
+    on_ready: Callable[[], None],
+) -> None:
+    async with assemble(layout, clock, journal=journal) as services:
+        listener = listen(layout.api_socket)
+        try:
+            await answer(services, listener, idle_seconds=idle_seconds, on_ready=on_ready)
+        finally:
+            # Nobody else can have put another one there: the lock is still ours.
+            with contextlib.suppress(FileNotFoundError):
+                layout.api_socket.unlink()
