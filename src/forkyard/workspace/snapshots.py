@@ -30,7 +30,6 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change
-from forkyard.workspace.background import Background
 from forkyard.workspace.interface import BaseRecorder
 from forkyard.workspace.layers import users_of
 from forkyard.workspace.sealing import Sealing
@@ -53,7 +52,7 @@ class Snapshots:
         self._naming = asyncio.Lock()
         self._sealing = Sealing(workspaces, clock)
         self._sealing_locks: dict[SnapshotId, asyncio.Lock] = {}
-        self._background = Background()
+        self._background = workspaces.background
 
     def get(self, name: str) -> Snapshot:
         """Give a snapshot by name or id.
@@ -214,7 +213,7 @@ class Snapshots:
                 raise WorkspaceError(f"cannot use snapshot {name}: {row.trouble or 'it failed'}")
             await self._journal.wait_for_change(sequence)
 
-    async def sealed(self, snapshot: SnapshotId) -> Snapshot:
+    async def sealed(self, snapshot: Snapshot | SnapshotId) -> Snapshot:
         """Give the derived snapshot whose history ends at the base commit, made at most once.
 
         Args:
@@ -228,7 +227,7 @@ class Snapshots:
         Cancellation:
             It is still made.
         """
-        row = self.get(snapshot)
+        row = self.get(snapshot.id if isinstance(snapshot, Snapshot) else snapshot)
         if row.state is not SnapshotState.READY:
             raise ConflictError(
                 f"cannot seal snapshot {row.name}: it is {row.state}",
@@ -356,7 +355,3 @@ class Snapshots:
                 hint=f"Stop it first: `forkyard workspace stop {row.id}`.",
             )
         return row
-
-    async def close(self, patience_seconds: float = 10.0) -> None:
-        """Let what is being taken finish."""
-        await self._background.close(patience_seconds)

@@ -57,7 +57,6 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change
-from forkyard.workspace.background import Background
 from forkyard.workspace.build_log import BuildLog
 from forkyard.workspace.image_host import host_packages
 from forkyard.workspace.repository import Importer
@@ -69,6 +68,7 @@ TASK_SECONDS = 4 * 3600.0
 REFRESH_SECONDS = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}")
 _REFRESH = "cd repo 2>/dev/null && [ -e .git ] && git update-index -q --refresh; true"
+_INTERRUPTED = "interrupted: the server ended during the build"
 _OPEN = (
     "network: open while the tasks run: the internet can be reached; this machine and private,"
     " link-local and metadata addresses cannot"
@@ -96,7 +96,7 @@ class Templates:
         self._layers = self._workspaces.layers
         self._layout = self._workspaces.layout
         self._clock = clock
-        self._background = Background()
+        self._background = self._workspaces.background
         self._importer = Importer(self._layout)
         self._changing = asyncio.Lock()
 
@@ -200,6 +200,9 @@ class Templates:
         except _BuildError as failed:
             await self._fail(building, pending, f"{failed.word}: {failed.error.message}", log)
             raise failed.error from failed.error.__cause__
+        except asyncio.CancelledError:
+            await self._fail(building, pending, _INTERRUPTED, log)
+            raise
         except BaseException as error:
             await self._fail(building, pending, str(error) or type(error).__name__, log)
             raise
@@ -351,14 +354,9 @@ class Templates:
         """
         for row in list(self._journal.state.templates.values()):
             if row.state is TemplateState.BUILDING:
-                trouble = "interrupted: the server ended during the build"
                 await self._clean(row.id)
-                failed = replace(row, state=TemplateState.FAILED, trouble=trouble)
-                await self._journal.append(failed, trouble, expect=row)
-
-    async def close(self, patience_seconds: float = 10.0) -> None:
-        """Let short builds finish; a longer one is cancelled, and failed with that word."""
-        await self._background.close(patience_seconds)
+                failed = replace(row, state=TemplateState.FAILED, trouble=_INTERRUPTED)
+                await self._journal.append(failed, _INTERRUPTED, expect=row)
 
     def _next_name(self, template: Template) -> str:
         names = {snapshot.name for snapshot in self._journal.state.snapshots.values()}

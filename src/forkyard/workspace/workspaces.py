@@ -74,9 +74,10 @@ class Workspaces:
         self.layout = layout
         self.layers = Layers(layout)
         self._clock = clock
-        self._background = Background()
+        self.background = Background()
+        """Shared with snapshots and templates, so that `close` waits for their work as well."""
         self._sandboxes = Sandboxes(journal, fleet, self.layers)
-        self._execs = Execs(self._sandboxes, self._background, clock)
+        self._execs = Execs(self._sandboxes, self.background, clock)
         self._slots = {
             workspace.slot
             for workspace in journal.state.workspaces.values()
@@ -182,7 +183,7 @@ class Workspaces:
             slot=self._take_slot(),
             owner=owner,
         )
-        await self._background.finish(self._add(row, beside))
+        await self.background.finish(self._add(row, beside))
         return row
 
     async def _add(self, row: Workspace, beside: Sequence[Change]) -> None:
@@ -208,7 +209,7 @@ class Workspaces:
         """
         if workspace not in self.journal.state.workspaces:
             self.get(workspace)
-        await self._background.finish(self._delete(workspace))
+        await self.background.finish(self._delete(workspace))
 
     async def _delete(self, workspace: WorkspaceId) -> None:
         async with self._sandboxes.lock(workspace):
@@ -245,7 +246,7 @@ class Workspaces:
             The start goes on.
         """
         self.get(workspace)
-        return await self._background.finish(self._start(workspace))
+        return await self.background.finish(self._start(workspace))
 
     async def _start(self, workspace: WorkspaceId) -> Workspace:
         async with self._sandboxes.lock(workspace):
@@ -269,7 +270,7 @@ class Workspaces:
             The stop goes on.
         """
         self.get(workspace)
-        return await self._background.finish(self._stop(workspace))
+        return await self.background.finish(self._stop(workspace))
 
     async def _stop(self, workspace: WorkspaceId) -> Workspace:
         async with self._sandboxes.lock(workspace):
@@ -407,7 +408,7 @@ class Workspaces:
     async def close(self, patience_seconds: float = 10.0) -> None:
         """Let changes finish; commands go on without us, and the next server finds them."""
         self._execs.detach()
-        await self._background.close(patience_seconds)
+        await self.background.close(patience_seconds)
 
     def _take_slot(self) -> int:
         for slot in range(SLOTS):
