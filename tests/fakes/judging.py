@@ -173,9 +173,12 @@ class FakeYard:
             del files[path]
         files |= {path: text for path, text in self.base.items() if rules.matches(path, named)}
 
-    async def add_files(self, workspace: Workspace, files: Sequence[HeldOutFile]) -> None:
+    async def add_files(
+        self, workspace: Workspace, files: Sequence[HeldOutFile], repository: str
+    ) -> None:
         """Lay held-out files; their text is their digest here."""
         self._called("add_files")
+        assert repository == "/workspace/repo"
         self._stopped(workspace.id).update({one.path: one.sha256 for one in files})
 
     def _stopped(self, workspace: WorkspaceId) -> Files:

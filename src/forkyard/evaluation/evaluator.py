@@ -174,7 +174,7 @@ class Evaluator:
     async def _lay(self, task: Task, workspace: Workspace, base: RecordedBase) -> None:
         await self._keeper.restore(workspace, base, task.protected)
         if task.held_out:
-            await self._keeper.add_files(workspace, task.held_out)
+            await self._keeper.add_files(workspace, task.held_out, base.repository)
 
     @asynccontextmanager
     async def _fork(self, task: Task, snapshot: Snapshot, owner: str) -> AsyncIterator[Workspace]:

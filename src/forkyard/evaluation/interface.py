@@ -61,16 +61,18 @@ class TreeKeeper(Protocol):
 
     async def materialise(
         self, workspace: Workspace, base: RecordedBase, candidate: Candidate
-    ) -> None:
+    ) -> object:
         """Lay a candidate's changes over the base."""
         ...
 
     async def restore(
         self, workspace: Workspace, base: RecordedBase, patterns: Sequence[str]
-    ) -> None:
+    ) -> object:
         """Put paths that match, and the built-in protected ones, back as the base has them."""
         ...
 
-    async def add_files(self, workspace: Workspace, files: Sequence[HeldOutFile]) -> None:
-        """Lay held-out files at the repository's root."""
+    async def add_files(
+        self, workspace: Workspace, files: Sequence[HeldOutFile], repository: str
+    ) -> object:
+        """Lay held-out files at the repository's root, over whatever stands there."""
         ...

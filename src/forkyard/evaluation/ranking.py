@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from forkyard.evaluation.tamper import remarks, tampered_paths
 from forkyard.evaluation.verdict import tally_of
 from forkyard.model.candidate import Candidate
-from forkyard.model.run import Attempt, Task
+from forkyard.model.run import Attempt
 from forkyard.model.verdict import Evaluation, RankedCandidate, Ranking, VerdictKind
 
 NOT_JUDGED = 0
@@ -80,18 +80,6 @@ def rank(
         places=(*places, *apart),
         winner=winner,
         summary=_summary(entries, len(apart), attempts, has_winner=winner is not None),
-    )
-
-
-def rank_task(
-    task: Task,  # noqa: ARG001 - the coordinator's port; later rules read the task's policy
-    judged: Sequence[tuple[Attempt, Candidate, Evaluation]],
-) -> Ranking:
-    """Rank what the coordinator has of one task."""
-    return rank(
-        [candidate for _, candidate, _ in judged],
-        [evaluation for _, _, evaluation in judged],
-        [attempt for attempt, _, _ in judged],
     )
 
 

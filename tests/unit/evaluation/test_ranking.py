@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkyard.evaluation.ranking import NOT_JUDGED, change_size, rank, rank_task
+from forkyard.evaluation.ranking import NOT_JUDGED, change_size, rank
 from forkyard.model.candidate import Candidate, CandidateStatus, ChangeKind, FileChange
-from forkyard.model.ids import AttemptId, CandidateId, EvaluationId, RunId, SnapshotId
-from forkyard.model.run import Attempt, AttemptState, Task
+from forkyard.model.ids import AttemptId, CandidateId, EvaluationId, RunId
+from forkyard.model.run import Attempt, AttemptState
 from forkyard.model.verdict import (
     Assurance,
     CheckResult,
@@ -184,16 +184,6 @@ def test_honest_new_tests_are_no_tampering_but_runner_settings_are() -> None:
 def test_size_counts_binary_files_by_their_bytes() -> None:
     """A binary blob is not free."""
     assert change_size(row("a", SOLVED, lines=None)[0]) == 3
-
-
-def test_coordinators_triples_give_the_same_ranking() -> None:
-    """The port is a thin coat."""
-    candidate, evaluation, attempt = row("a", SOLVED)
-    task = Task(name="t", prompt="p", snapshot=SnapshotId("snap_1"), agents=())
-
-    assert rank_task(task, [(attempt, candidate, evaluation)]) == rank(
-        [candidate], [evaluation], [attempt]
-    )
 
 
 ROWS = st.lists(
