@@ -61,3 +61,15 @@ def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield state
     stop_all(state)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def module_home(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Give a state directory shared by a module's tests; nothing is exported to the environment."""
+    folder = Path(tempfile.mkdtemp(dir=request.config.stash[_FOLDER], prefix=""))
+    folder.chmod(0o755)
+    state = folder / "s"
+    state.mkdir(mode=0o700)
+    yield state
+    stop_all(state)
+    shutil.rmtree(folder)
