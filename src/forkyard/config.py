@@ -139,6 +139,9 @@ class Layout:
 
 def server_environment(layout: Layout) -> dict[str, str]:
     """Give the whole environment of a server started on demand: no secret of its starter's."""
-    kept = ("PATH", "HOME", "LANG", "FORKYARD_FAILPOINT", "PYTHONPATH")
+    kept = ("PATH", "HOME", "LANG", "FORKYARD_FAILPOINT")
     named = {name: os.environ[name] for name in kept if name in os.environ}
+    if "PYTHONPATH" in os.environ:
+        # Run from a source tree: the server must find the same package, whatever its directory.
+        named["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **named, "FORKYARD_HOME": str(layout.home)}
