@@ -12,8 +12,14 @@ from typing import TypeVar
 
 from forkyard.config import Layout
 from forkyard.model.execution import ExecResult, ExecSpec
-from forkyard.model.ids import ExecId, LayerId, WorkspaceId, new_exec_id, new_layer_id
-from forkyard.model.ids import new_workspace_id
+from forkyard.model.ids import (
+    ExecId,
+    LayerId,
+    WorkspaceId,
+    new_exec_id,
+    new_layer_id,
+    new_workspace_id,
+)
 from forkyard.model.workspace import STORAGE_USER_ID, Environment, Limits, NetworkPolicy
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.interface import SandboxSpec

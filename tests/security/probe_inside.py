@@ -154,6 +154,8 @@ for key in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"):
 outcomes["NoNewPrivs"] = status["NoNewPrivs"].strip()
 outcomes["Seccomp"] = status["Seccomp"].strip()
 outcomes["groups"] = " ".join(map(str, os.getgroups())) or "none"
-outcomes["interfaces"] = " ".join(sorted(line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line))
+outcomes["interfaces"] = " ".join(
+    sorted(line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line)
+)
 outcomes["process 1"] = open("/proc/1/comm").read().strip()
 print(json.dumps(outcomes))
