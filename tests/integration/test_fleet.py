@@ -31,6 +31,14 @@ def _alive(marker: str) -> list[str]:
     return found
 
 
+async def _until_alive(marker: str) -> None:
+    for _ in range(1000):
+        if _alive(marker):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{marker} never started")
+
+
 async def _until_gone(marker: str) -> list[str]:
     for _ in range(400):
         if not _alive(marker):
@@ -106,8 +114,7 @@ def test_nothing_survives_when_exec_is_killed(home: Path) -> None:
     async def body(box: Box) -> None:
         command = box.command(STUBBORN, timeout_seconds=None)
         running = asyncio.create_task(box.run(command))
-        while not _alive("987654"):
-            await asyncio.sleep(0.01)
+        await _until_alive("987654")
         await box.fleet.kill_exec(box.id, command.id, epoch=1, grace_seconds=0.2)
         output = await running
 
@@ -302,8 +309,7 @@ def test_all_is_gone_when_the_shim_is_killed(home: Path) -> None:
     async def body(box: Box) -> None:
         command = box.command("sleep 654321", timeout_seconds=None)
         running = asyncio.create_task(box.run(command))
-        while not _alive("654321"):
-            await asyncio.sleep(0.01)
+        await _until_alive("654321")
         os.kill(int((box.layout.sandbox(box.id) / PID_FILE).read_text()), signal.SIGKILL)
         output = await running
         gone = await _until_gone("654321")
@@ -360,14 +366,14 @@ def test_siblings_do_not_meet_when_they_run_side_by_side(home: Path) -> None:
                 boxes.append(Box(fleet, layout, spec))
             first, second = boxes
             await first.sh(
-                "echo SECRET_OF_A > shared; echo SECRET_OF_A > /tmp/a; echo SECRET_OF_A > /dev/shm/a;"
+                "for file in shared /tmp/a /dev/shm/a; do echo SECRET_OF_A > $file; done;"
                 " SECRET=SECRET_OF_A sleep 543210 & "
                 "python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &"
             )
             look = await second.sh(
                 "cat shared; ls /tmp /dev/shm; cat /proc/*/cmdline | tr '\\0' ' '; echo;"
                 "grep -rl SECRET_OF_A /proc/*/environ /workspace /home /tmp /dev/shm 2>/dev/null;"
-                "python3 -c \"import socket; print(socket.socket().connect_ex(('127.0.0.1',8000)))\""
+                "python3 -c 'import socket as s; print(s.socket().connect_ex((\"\", 8000)))'"
             )
 
             assert "SECRET" not in look.stdout.replace("grep -rl SECRET_OF_A", "")
