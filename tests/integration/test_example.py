@@ -30,7 +30,7 @@ def prepare_snapshot(folder: Path, name: str) -> None:
         client.templates.apply(template)
         client.templates.build("webhooks", timeout_seconds=60)
         workspace = client.workspaces.create(template="webhooks", display_name="mine")
-        failing = workspace.exec("python3 tests/run_tests.py", timeout_seconds=60)
+        failing = workspace.exec("python3 -B tests/run_tests.py", timeout_seconds=60)
         assert failing.exit_code == 1, failing.stderr
         workspace.stop()
         workspace.snapshot(name)
