@@ -112,11 +112,12 @@ class FakeWorkspaces:
         network: NetworkPolicy = NetworkPolicy.NONE,
         limits: Limits | None = None,
         owner: str | None = None,
+        workspace_id: WorkspaceId | None = None,
     ) -> Workspace:
         """Fork a stopped workspace: its row first."""
         self.world.trouble("create")
         row = Workspace(
-            id=new_workspace_id(),
+            id=workspace_id or new_workspace_id(),
             snapshot=snapshot,
             layers=(),
             environment=Environment(),
@@ -357,6 +358,7 @@ class FakeEvaluator:
             verdict=VerdictKind.SOLVED,
             assurance=Assurance.IN_PROCESS,
             created_at="now",
+            reasons=("every check passes",),
         )
 
 

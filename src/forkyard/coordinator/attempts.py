@@ -8,6 +8,7 @@ its recorded end is read, or the attempt is interrupted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from forkyard.model.ids import (
     WorkspaceId,
     new_evaluation_id,
     new_exec_id,
+    new_workspace_id,
 )
 from forkyard.model.run import AgentSpec, Attempt, AttemptState, Run, Task, TaskProgress
 from forkyard.model.verdict import Assurance, Evaluation, VerdictKind
@@ -83,8 +85,7 @@ class AttemptSteps:
             if trouble is not None:
                 await self._could_not_run(attempt, trouble)
                 return
-            intent = replace(attempt, state=AttemptState.PREPARING, exec=new_exec_id())
-            attempt = await self._commit(attempt, replace(intent, workspace=None), "preparing")
+            attempt = await self._commit(attempt, _intended(attempt), "preparing")
             failpoint("C02")
         try:
             if not self._has_sandbox(attempt):
@@ -254,20 +255,31 @@ class AttemptSteps:
         return ExecId(attempt.exec) not in self.journal.state.execs
 
     async def _fork(self, attempt: Attempt, task: Task, progress: TaskProgress) -> Attempt:
-        for leftover in self._owned(attempt.id):
+        leftovers = self._owned(attempt.id)
+        for leftover in leftovers:
             await self.workspaces.delete(leftover.id)
-        workspace = await self.workspaces.create(
-            self._sealed(progress).id,
-            display_name=f"{task.name}/{attempt.agent}-{attempt.number}",
-            ephemeral=True,
-            network=NetworkPolicy.NONE,
-            limits=None if task.limits == Limits() else task.limits,
-            owner=attempt.id,
+        if leftovers:
+            attempt = await self._commit(attempt, _intended(attempt), "prepared from scratch")
+        _, workspace = _names(attempt)
+        creation = asyncio.ensure_future(
+            self.workspaces.create(
+                self._sealed(progress).id,
+                display_name=f"{task.name}/{attempt.agent}-{attempt.number}",
+                ephemeral=True,
+                network=NetworkPolicy.NONE,
+                limits=None if task.limits == Limits() else task.limits,
+                owner=attempt.id,
+                workspace_id=workspace,
+            )
         )
-        attempt = await self._commit(
-            attempt, replace(attempt, workspace=workspace.id), "workspace forked"
-        )
-        await self.workspaces.start(workspace.id)
+        try:
+            await asyncio.shield(creation)
+        finally:
+            # who cleans up after a cancellation must find all that was made
+            while not creation.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([creation])
+        await self.workspaces.start(workspace)
         return attempt
 
     async def _could_not_run(self, attempt: Attempt, trouble: str) -> None:
@@ -411,6 +423,16 @@ class AttemptSteps:
 
 
 _ENDED_BY_US = frozenset({StopReason.KILLED, StopReason.INTERRUPTED})
+
+
+def _intended(attempt: Attempt) -> Attempt:
+    """Name everything that is going to be made for an attempt."""
+    return replace(
+        attempt,
+        state=AttemptState.PREPARING,
+        workspace=new_workspace_id(),
+        exec=new_exec_id(),
+    )
 
 
 def _names(attempt: Attempt) -> tuple[ExecId, WorkspaceId]:

@@ -32,6 +32,7 @@ class WorkspacesPort(Protocol):
         network: NetworkPolicy = NetworkPolicy.NONE,
         limits: Limits | None = None,
         owner: str | None = None,
+        workspace_id: WorkspaceId | None = None,
     ) -> Workspace:
         """Fork a stopped workspace."""
         ...

@@ -123,8 +123,6 @@ class Reconciler:
                                 await self._poked.wait()
                 finally:
                     watcher.cancel()
-                    for flight in self._in_flight.values():
-                        flight.task.cancel()
         finally:
             self._in_flight.clear()
 
@@ -158,6 +156,8 @@ class Reconciler:
             if want is not None and want.key == flight.command.key:
                 flight.is_unwanted = False
             elif flight.is_unwanted:
+                if flight.task.cancelling():
+                    continue
                 flight.task.cancel()  # its successor starts when it has ended, not before
             else:
                 # most often its own last entry made it unwanted: let it end by itself first

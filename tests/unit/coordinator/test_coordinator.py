@@ -393,18 +393,18 @@ def test_nothing_is_lost_or_doubled_when_server_ends_after_any_event(
     tmp_path: Path, *, is_cancelled: bool
 ) -> None:
     """The coordinator is stopped after each journal entry in turn; the next one finishes."""
-    commands = ("exit 0", "short 1", "hang", "exit 127")
-    limits = RunLimits(parallel=2, attempt_timeout_seconds=0.05)
+    commands = ("exit 0", "hang")
+    limits = RunLimits(parallel=1, attempt_timeout_seconds=0.02)
     stop_after = 1
     while True:
         world = make_world(tmp_path / f"{is_cancelled}-{stop_after}")
         crossed = asyncio.run(
             _stopped_and_continued(world, commands, limits, stop_after, is_cancelled=is_cancelled)
         )
-        world.journal.close()
         _assert_nothing_left(world)
         assert set(_ends(world).values()) == {1}
         assert len(world.agent_starts) == len(set(world.agent_starts))
+        world.journal.close()
         if not crossed:
             return
         stop_after += 1
@@ -442,12 +442,12 @@ async def _stopped_and_continued(
         assert all(a.state in TERMINAL_ATTEMPT_STATES for a in attempts)
         assert all(a.cleanup == "done" for a in attempts)
         if not is_cancelled:
-            assert all(a.candidate is not None for a in attempts)
+            assert [a for a in attempts if a.candidate is None] == []
         before = world.journal.sequence
         await second.close()
         third = make_coordinator(world)
         await third.start()
         await asyncio.sleep(0)
         await third.close()
-        assert world.journal.sequence == before
+        assert [event.note for event in world.journal.events_after(before)] == []
         return crossed
