@@ -52,14 +52,13 @@ def processes() -> dict[int, Process]:
     return found
 
 
-def cgroups() -> frozenset[Path]:
-    """List the groups of all sandboxes, one or more levels below our own group."""
-    return frozenset(
-        path
-        for parent in (*CGROUPS.glob(CGROUP_PARENT), *CGROUPS.glob(f"*/{CGROUP_PARENT}"))
-        for path in parent.rglob("*")
-        if path.is_dir()
-    )
+def cgroups() -> dict[str, list[Path]]:
+    """Find the groups of all sandboxes, by name: one in each hierarchy, directly below ours."""
+    found: dict[str, list[Path]] = {}
+    for parent in (*CGROUPS.glob(CGROUP_PARENT), *CGROUPS.glob(f"*/{CGROUP_PARENT}")):
+        for path in parent.glob("*/"):
+            found.setdefault(path.name, []).append(path)
+    return found
 
 
 class Session:
@@ -67,7 +66,7 @@ class Session:
 
     def __init__(self) -> None:
         """Look at the machine as it is now."""
-        self._cgroups = cgroups()
+        self._cgroups = frozenset(cgroups())
         self._folders: list[bytes] = []
 
     def own(self, folder: Path) -> None:
@@ -89,20 +88,21 @@ class Session:
             for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
             if any(os.fsdecode(folder) in line for folder in self._folders)
         ]
-        groups = sorted(cgroups() - self._cgroups)
-        return [
-            *map(str, ours),
-            *mounts,
-            *(f"cgroup {path}" for path in groups if not self._is_others(path, running)),
+        groups = [
+            f"cgroup {path}"
+            for name, paths in sorted(cgroups().items())
+            if name not in self._cgroups and not self._is_others(paths, running)
+            for path in paths
         ]
+        return [*map(str, ours), *mounts, *groups]
 
     def _is_ours(self, process: Process) -> bool:
         return process.pid != os.getpid() and any(name in process.words for name in self._folders)
 
-    def _is_others(self, group: Path, running: dict[int, Process]) -> bool:
-        """Whether a living process of another session's shim holds the group."""
+    def _is_others(self, groups: Sequence[Path], running: dict[int, Process]) -> bool:
+        """Whether a living process of another session's shim holds a sandbox's groups."""
         pids: list[int] = []
-        for file in group.rglob("cgroup.procs"):
+        for file in (file for group in groups for file in group.rglob("cgroup.procs")):
             with contextlib.suppress(OSError):
                 pids += [int(line) for line in file.read_text().split()]
         for pid in pids:
