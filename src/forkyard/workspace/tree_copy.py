@@ -147,7 +147,7 @@ class Copier:
                 dir_fd=target,
             )
             try:
-                _copy_content(reading, writing)
+                _copy_content(reading, writing, opened.st_size)
                 os.fchown(writing, self.owner, self.owner)
                 os.fchmod(writing, stat.S_IMODE(opened.st_mode) & 0o777 | 0o400)
                 os.utime(writing, ns=(opened.st_atime_ns, opened.st_mtime_ns))
@@ -175,23 +175,39 @@ def _signature(facts: os.stat_result) -> Signature:
     )
 
 
-def _copy_content(reading: int, writing: int) -> None:
+def _copy_content(reading: int, writing: int, size: int) -> None:
     try:
         fcntl.ioctl(writing, _FICLONE, reading)
     except OSError:
         pass  # no shared extents on this file system: copy
     else:
         return
-    try:
-        while os.copy_file_range(reading, writing, _CHUNK_BYTES):
-            pass
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(reading, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                break
             raise
-        while chunk := os.read(reading, _CHUNK_BYTES):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(writing, view) :]
+        end = os.lseek(reading, start, os.SEEK_HOLE)
+        _copy_range(reading, writing, start, end)
+        position = end
+    os.ftruncate(writing, size)
+
+
+def _copy_range(reading: int, writing: int, start: int, end: int) -> None:
+    while start < end:
+        wanted = min(end - start, _CHUNK_BYTES)
+        try:
+            done = os.copy_file_range(reading, writing, wanted, start, start)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            done = os.pwrite(writing, os.pread(reading, wanted, start), start)
+        if done == 0:
+            return  # it became shorter meanwhile; the next pass sees that
+        start += done
 
 
 def _exists(folder: int, name: str) -> bool:
