@@ -11,8 +11,8 @@ import click
 
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.comparison import exit_code_of
-from forkyard.cli.demo import prepare
-from forkyard.cli.output import progress
+from forkyard.cli.demo import REPOSITORY, prepare
+from forkyard.cli.output import clean, progress, say
 from forkyard.cli.run import finish, follow
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="No live table.")
 @json_option
 def demo(folder: Path | None, *, quiet: bool, as_json: bool) -> int:
-    """Best of 3 on a bundled example: a real bug, three scripted agents, real sandboxes, offline."""
+    """Best of 3 on a bundled example: a real bug, scripted agents, real sandboxes, offline."""
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="forkyard-demo-"))
     else:
@@ -38,6 +38,8 @@ def demo(folder: Path | None, *, quiet: bool, as_json: bool) -> int:
         info = await client.runs.submit_file(task)
         info = await follow(client, info, quiet=quiet, cancels=True)
         finish(info, as_json=as_json)
+        if not as_json:
+            say(f"      (apply it in {clean(os.fspath(task.parent / REPOSITORY))})")
         return exit_code_of(info)
 
     return talk(conversation)
