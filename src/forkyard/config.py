@@ -8,7 +8,8 @@ On-disk format (version 1), all below the state directory, mode 0700::
     run/api.sock                  HTTP API          run/fleet.sock   fork-server
     server.log
     layers/<layer id>/            one tree from / (storage-range owned), read-only once named
-    workspaces/<workspace id>/    disk/{upper,work}, sandbox/ (spec, socket, records), execs/<exec id>/
+    workspaces/<workspace id>/    disk/{upper,work}, sandbox/ (spec, socket, log), execs/<exec id>/
+    roots/<digest>/               root file systems of image `host`, from the machine's own
     objects/                      bare git store of candidate trees; no sandbox ever sees it
     blobs/<2>/<sha256>            held-out files, patches, manifests, logs
     runs/<run id>/<attempt id>/   patch, manifest, check logs and reports
@@ -82,6 +83,11 @@ class Layout:
     def layer(self, layer: LayerId) -> Path:
         """One layer's tree."""
         return self.layers / layer
+
+    @property
+    def roots(self) -> Path:
+        """Root file systems of image `host`, by digest."""
+        return self.home / "roots"
 
     @property
     def workspaces(self) -> Path:

@@ -63,7 +63,7 @@ class Sandbox:
             self._make_groups()
             self._make_namespaces()
             self._mount_workspace()
-            self._make_root()
+            self._mount_root()
             self._run_container()
             if self._spec["network"] == "open":
                 self._network = network.OpenNetwork(self.init_pid)
@@ -75,12 +75,13 @@ class Sandbox:
         # Held open from before, since the tmpfs on /run or a later mount may cover the paths.
         self._layers = os.open(self._spec["layers_directory"], os.O_PATH | os.O_DIRECTORY)
         self._disk = os.open(self._spec["disk"], os.O_PATH | os.O_DIRECTORY)
+        self._root = os.open(self._spec["root"], os.O_PATH | os.O_DIRECTORY)
         staged = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in self._spec["staged"]]
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
         kernel.mount(
             "tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4m"
         )
-        for folder in ("", "/layers", "/disk", "/merged", "/root", "/bundle", "/staged"):
+        for folder in ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged"):
             os.mkdir(f"{STAGE}{folder}", 0o755)
         for index, source in enumerate(staged):
             # A toolchain in somebody's home: the mapped root could not walk down to it.
@@ -141,17 +142,13 @@ class Sandbox:
         os.makedirs(path, mode=0o755)
         os.chown(path, self._spec["user"], self._spec["user"])
 
-    def _make_root(self) -> None:
-        for entry in self._spec["root"]:
-            path = f"{STAGE}/root{entry['target']}"
-            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-            if entry["kind"] == "directory":
-                os.makedirs(path, mode=0o755, exist_ok=True)
-            elif entry["kind"] == "symlink":
-                os.symlink(entry["source"], path)
-            else:
-                write_bytes(path, entry["content"].encode("latin-1"))
-                os.chmod(path, 0o644)
+    def _mount_root(self) -> None:
+        kernel.clone_mount(self._root, f"{STAGE}/roots", user_namespace=None, readonly=True)
+        os.chdir(f"{STAGE}/roots")
+        try:
+            mounts.mount_view(["tree", "empty"], f"{STAGE}/root")
+        finally:
+            os.chdir("/")
 
     def _run_container(self) -> None:
         assert self.spawner is not None  # noqa: S101 - made before
@@ -210,7 +207,7 @@ class Sandbox:
             self.spawner.close()
         if self.group is not None:
             self.group.sweep()
-        for target in ("merged", "disk", "layers"):
+        for target in ("root", "roots", "merged", "disk", "layers"):
             _unmount(f"{STAGE}/{target}")
 
 

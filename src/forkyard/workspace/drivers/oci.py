@@ -26,6 +26,7 @@ from forkyard.model.workspace import (
     NetworkPolicy,
 )
 from forkyard.shim.sandbox import STAGE
+from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
 from forkyard.workspace.drivers.seccomp import filters
 from forkyard.workspace.image_host import HOST_NAME, HostEntry, host_root
 from forkyard.workspace.interface import SandboxSpec
@@ -74,7 +75,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
     """
     first_id = FIRST_SLOT_ID + spec.slot * RANGE_SIZE
     entries = _host_root(spec.network)
-    binds = [entry for entry in entries if entry.kind == "bind"]
+    binds = [entry for entry in entries if entry.kind == "bind" and not is_copied(entry)]
     return {
         "workspace": spec.workspace,
         "epoch": spec.epoch,
@@ -96,7 +97,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         },
         "network": spec.network.value,
         "filters": [program.hex() for program in filters(spawner=True)],
-        "root": [_root_entry(entry) for entry in entries] + _mount_points(spec),
+        "root": _root(layout.roots, spec.network, _mount_points(spec)),
         "staged": [mount.source for mount in spec.environment.mounts],
         "config": _container(spec, first_id, binds),
     }
@@ -108,24 +109,18 @@ def _host_root(network: NetworkPolicy) -> tuple[HostEntry, ...]:
     return host_root(network=network)
 
 
-def _root_entry(entry: HostEntry) -> Document:
-    if entry.kind == "bind":
-        kind = "directory" if Path(entry.source or "/").is_dir() else "file"
-        return {"kind": kind, "target": entry.target, "content": "", "source": None}
-    content = (entry.content or b"").decode("latin-1")  # bytes as they are, through JSON
-    return {"kind": entry.kind, "target": entry.target, "content": content, "source": entry.source}
+@functools.cache
+def _root(roots: Path, network: NetworkPolicy, mount_points: tuple[str, ...]) -> str:
+    return str(ensure_root(roots, _host_root(network), mount_points))
 
 
-def _mount_points(spec: SandboxSpec) -> list[Document]:
+def _mount_points(spec: SandboxSpec) -> tuple[str, ...]:
     targets = [USER_HOME, WORKSPACE_ROOT, *(mount.target for mount in spec.environment.mounts)]
     source = _repository_target(spec)
     if source is not None:
         targets.append(source)
-    return [
-        {"kind": "directory", "target": target, "content": "", "source": None}
-        for target in targets
-        if not target.startswith("/tmp/")  # noqa: S108 - a file system of its own inside
-    ]
+    # Below /tmp the runtime makes them: that is a file system of its own inside.
+    return tuple(target for target in targets if not target.startswith("/tmp/"))  # noqa: S108
 
 
 def _repository_target(spec: SandboxSpec) -> str | None:
