@@ -10,6 +10,7 @@ from pathlib import Path
 
 from forkyard.base.clock import Clock
 from forkyard.config import Layout
+from forkyard.coordinator.agent_steps import AgentSteps
 from forkyard.coordinator.attempts import AttemptSteps
 from forkyard.coordinator.disk import DiskFloor
 from forkyard.coordinator.interface import (
@@ -23,7 +24,9 @@ from forkyard.coordinator.interface import (
 from forkyard.coordinator.logs import log_files
 from forkyard.coordinator.reaper import Reaper
 from forkyard.coordinator.reconciler import Deadlines, Reconciler, default_parallel_limit
+from forkyard.coordinator.rows import Rows
 from forkyard.coordinator.runs import Runs
+from forkyard.coordinator.task_steps import TaskSteps
 from forkyard.errors import NotFoundError
 from forkyard.model.ids import AttemptId, RunId
 from forkyard.model.run import Run, RunLimits, Task
@@ -73,7 +76,8 @@ class Coordinator:
         deadlines = Deadlines(clock)
         self._journal = journal
         self._layout = layout
-        self.runs = Runs(
+        self.runs = Runs(journal=journal, layout=layout, clock=clock)
+        tasks = TaskSteps(
             journal=journal,
             snapshots=snapshots,
             evaluator=evaluator,
@@ -81,20 +85,25 @@ class Coordinator:
             layout=layout,
             clock=clock,
         )
+        rows = Rows(journal=journal, clock=clock)
         steps = AttemptSteps(
-            journal=journal,
+            rows=rows,
             workspaces=workspaces,
             collector=collector,
             evaluator=evaluator,
             layout=layout,
-            clock=clock,
             floor=floor or DiskFloor(directory=layout.home),
+        )
+        agents = AgentSteps(
+            rows=rows,
+            workspaces=workspaces,
             remaining_seconds=lambda run: deadlines.remaining_seconds(journal.state.runs[run]),
         )
         self.reconciler = Reconciler(
             journal=journal,
-            runs=self.runs,
+            tasks=tasks,
             steps=steps,
+            agents=agents,
             clock=clock,
             deadlines=deadlines,
             parallel_limit=parallel_limit or default_parallel_limit(),

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from forkyard.base.clock import Clock
+from forkyard.coordinator.agent_steps import AgentSteps
 from forkyard.coordinator.attempts import AttemptSteps
 from forkyard.coordinator.commands import Command, CommandKind
 from forkyard.coordinator.decide import decide, next_wake
-from forkyard.coordinator.runs import Runs
+from forkyard.coordinator.task_steps import TaskSteps
 from forkyard.coordinator.view import ACTIVE_RUN_STATES, Failure, View
 from forkyard.errors import ConflictError, ForkyardError, StoreError
 from forkyard.model.ids import RunId
@@ -85,8 +86,9 @@ class Reconciler:
     """See the module. `run` is the loop; it ends when it is cancelled."""
 
     journal: Journal
-    runs: Runs
+    tasks: TaskSteps
     steps: AttemptSteps
+    agents: AgentSteps
     clock: Clock
     deadlines: Deadlines
     parallel_limit: int = field(default_factory=default_parallel_limit)
@@ -206,15 +208,15 @@ class Reconciler:
 
     def _step(self, command: Command) -> Callable[[Command], Awaitable[None]]:
         steps: dict[CommandKind, Callable[[Command], Awaitable[None]]] = {
-            CommandKind.BEGIN: self.runs.begin,
-            CommandKind.SEAL: self.runs.seal,
-            CommandKind.BASELINE: self.runs.measure_baseline,
-            CommandKind.BLOCK: self.runs.block,
-            CommandKind.RANK: self.runs.rank_task,
-            CommandKind.FINISH: self.runs.finish,
+            CommandKind.BEGIN: self.tasks.begin,
+            CommandKind.SEAL: self.tasks.seal,
+            CommandKind.BASELINE: self.tasks.measure_baseline,
+            CommandKind.BLOCK: self.tasks.block,
+            CommandKind.RANK: self.tasks.rank_task,
+            CommandKind.FINISH: self.tasks.finish,
             CommandKind.PREPARE: self.steps.prepare,
-            CommandKind.RUN_AGENT: self.steps.run_agent,
-            CommandKind.STOP_AGENT: self.steps.stop_agent,
+            CommandKind.RUN_AGENT: self.agents.run_agent,
+            CommandKind.STOP_AGENT: self.agents.stop_agent,
             CommandKind.COLLECT: self.steps.collect,
             CommandKind.EVALUATE: self.steps.evaluate,
             CommandKind.END: self.steps.end,

@@ -1,31 +1,25 @@
-"""Runs as a whole: submitted, cancelled, retried, regraded; and the steps of their tasks."""
+"""What people ask of runs: submit, cancel, retry, regrade, wait."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from forkyard.agents.registry import driver_named
 from forkyard.base.clock import Clock
 from forkyard.config import Layout
-from forkyard.coordinator.commands import Command
-from forkyard.coordinator.interface import EvaluatorPort, Ranker, SnapshotsPort
 from forkyard.coordinator.logs import set_aside
+from forkyard.coordinator.submission import in_turns, submission_problems
+from forkyard.coordinator.task_steps import update_run
 from forkyard.coordinator.view import ACTIVE_RUN_STATES, CLEANUP_KEPT, CLEANUP_PENDING
 from forkyard.errors import (
     ConfigError,
     ConflictError,
-    ForkyardError,
     NotFoundError,
-    Problem,
-    StoreError,
 )
-from forkyard.model.candidate import Candidate
 from forkyard.model.ids import RunId, new_attempt_id, new_run_id
 from forkyard.model.run import (
-    AgentSpec,
     Attempt,
     AttemptState,
     Run,
@@ -34,8 +28,6 @@ from forkyard.model.run import (
     Task,
     TaskProgress,
 )
-from forkyard.model.verdict import Baseline, Evaluation, Ranking
-from forkyard.model.workspace import SnapshotState
 from forkyard.store.journal import Change, Journal
 
 RETRIED_STATES = frozenset({AttemptState.COULD_NOT_RUN, AttemptState.INTERRUPTED})
@@ -44,12 +36,9 @@ RETRIED_STATES = frozenset({AttemptState.COULD_NOT_RUN, AttemptState.INTERRUPTED
 
 @dataclass(slots=True, kw_only=True)
 class Runs:
-    """Everything that changes a run's own row."""
+    """See the module."""
 
     journal: Journal
-    snapshots: SnapshotsPort
-    evaluator: EvaluatorPort
-    rank: Ranker
     layout: Layout
     clock: Clock
 
@@ -64,7 +53,7 @@ class Runs:
         Durability:
             Run and attempts are on disk, together, when this returns.
         """
-        problems = self._problems(tasks, limits)
+        problems = submission_problems(tasks, limits, self.journal.state)
         if problems:
             msg = f"cannot submit run {name}: {len(problems)} problem(s)"
             raise ConfigError(msg, problems=tuple(problems))
@@ -91,7 +80,7 @@ class Runs:
                 created_at=now,
             )
             for index, task in enumerate(run.tasks)
-            for number, agent in _in_turns(task)
+            for number, agent in in_turns(task)
         ]
         await self.journal.append_all(
             [
@@ -117,8 +106,8 @@ class Runs:
                 f"cannot cancel {run}: it is {found.state} already",
                 hint=f"Look at what it yielded with `forkyard compare {run}`.",
             )
-        return await self._update(
-            run, lambda now: replace(now, cancel_requested=True), "cancel requested"
+        return await update_run(
+            self.journal, run, lambda now: replace(now, cancel_requested=True), "cancel requested"
         )
 
     async def retry(self, run: RunId) -> Run:
@@ -227,134 +216,7 @@ class Runs:
             raise NotFoundError(f"cannot find run {run}", hint="List runs with `forkyard status`.")
         return found
 
-    # -- steps -------------------------------------------------------------------------------
-
-    async def begin(self, command: Command) -> None:
-        """Say that a queued run is being worked on."""
-        await self._update(command.run, lambda run: replace(run, state=RunState.RUNNING), "running")
-
-    async def seal(self, command: Command) -> None:
-        """Derive the snapshot that the task's attempts fork."""
-        task = self.get(command.run).tasks[command.task]
-        try:
-            snapshot = self.journal.state.snapshots[task.snapshot]
-            sealed = await self.snapshots.sealed(snapshot)
-        except StoreError:
-            raise
-        except ForkyardError as error:
-            trouble = error.message
-            await self._progress(command, lambda one: replace(one, trouble=trouble), trouble)
-            return
-        await self._progress(command, lambda one: replace(one, sealed=sealed.id), "sealed")
-
-    async def measure_baseline(self, command: Command) -> None:
-        """Run the task's checks on the base."""
-        run = self.get(command.run)
-        sealed = run.progress[command.task].sealed
-        if sealed is None:
-            return
-        try:
-            baseline = await self.evaluator.baseline(
-                run.tasks[command.task],
-                self.journal.state.snapshots[sealed],
-                owner=run.id,
-                out=self.layout.runs / run.id / f"task-{command.task + 1}",
-                repeats=run.limits.baseline_repeats,
-            )
-        except StoreError:
-            raise
-        except ForkyardError as error:
-            baseline = Baseline(checks=(), trouble=error.message)
-        await self._progress(command, lambda one: replace(one, baseline=baseline), "base checked")
-
-    async def block(self, command: Command) -> None:
-        """Say that trouble of ours keeps a task from going on."""
-        trouble = command.trouble or "trouble of ours"
-        ranking = Ranking(summary=f"not ranked: {trouble}")
-
-        def blocked(one: TaskProgress) -> TaskProgress:
-            # a second pass means that even the ranking could not be made
-            return replace(
-                one, trouble=one.trouble or trouble, ranking=ranking if one.trouble else one.ranking
-            )
-
-        await self._progress(command, blocked, trouble)
-
-    async def rank_task(self, command: Command) -> None:
-        """Order the task's candidates."""
-        attempts = [
-            attempt
-            for attempt in self.journal.state.attempts_of(command.run)
-            if attempt.task == command.task
-        ]
-        candidates: list[Candidate] = []
-        evaluations: list[Evaluation] = []
-        for attempt in attempts:
-            if attempt.candidate is not None and attempt.evaluation is not None:
-                candidates.append(self.journal.state.candidates[attempt.candidate])
-                evaluations.append(self.journal.state.evaluations[attempt.evaluation])
-        ranking = self.rank(candidates, evaluations, attempts)
-        await self._progress(command, lambda one: replace(one, ranking=ranking), "ranked")
-
-    async def finish(self, command: Command) -> None:
-        """Say that a run is over."""
-        attempts = self.journal.state.attempts_of(command.run)
-
-        def finished(run: Run) -> Run:
-            if run.cancel_requested:
-                state = RunState.CANCELLED
-            elif attempts and all(a.state is AttemptState.INTERRUPTED for a in attempts):
-                state = RunState.INTERRUPTED
-            else:
-                state = RunState.FINISHED
-            return replace(run, state=state, ended_at=self.clock.now())
-
-        await self._update(command.run, finished, "over")
-
     # -- small ones --------------------------------------------------------------------------
-
-    def _problems(self, tasks: Sequence[Task], limits: RunLimits) -> list[Problem]:
-        problems: list[Problem] = []
-        if not tasks:
-            problems.append(Problem(message="there must be at least one task", key="tasks"))
-        if limits.parallel < 1:
-            problems.append(Problem(message="must be at least 1", key="limits.parallel"))
-        for index, task in enumerate(tasks):
-            where = f"tasks.{index}"
-            problems.extend(self._start_problems(task, where))
-            if not task.agents:
-                problems.append(Problem(message="names no agent", key=f"{where}.agents"))
-            names = [agent.name for agent in task.agents]
-            problems.extend(
-                Problem(message=f"two agents are named {name!r}", key=f"{where}.agents")
-                for name in sorted({name for name in names if names.count(name) > 1})
-            )
-            for place, agent in enumerate(task.agents):
-                key = f"{where}.agents.{place}"
-                try:
-                    problem = driver_named(agent.driver).check(agent)
-                except ConfigError as error:
-                    problem = error
-                if problem is not None:
-                    problems.append(Problem(message=problem.message, key=key))
-                if agent.attempts < 1:
-                    message = f"attempts is {agent.attempts}, must be at least 1"
-                    problems.append(Problem(message=message, key=key))
-        return problems
-
-    def _start_problems(self, task: Task, where: str) -> list[Problem]:
-        snapshot = self.journal.state.snapshots.get(task.snapshot)
-        key = f"{where}.start"
-        if snapshot is None or snapshot.state is not SnapshotState.READY:
-            state = "not there" if snapshot is None else snapshot.state.value
-            return [Problem(message=f"snapshot {task.snapshot} is {state}, not ready", key=key)]
-        if snapshot.base is None:
-            message = f"snapshot {snapshot.name} holds no repository that could be judged"
-            return [Problem(message=message, key=key)]
-        if snapshot.base.repository != task.repository:
-            message = f"snapshot {snapshot.name} has its repository at {snapshot.base.repository}"
-            return [Problem(message=message, key=f"{where}.repository")]
-        return []
 
     def _over(self, run: RunId, verb: str) -> Run:
         found = self.get(run)
@@ -375,40 +237,6 @@ class Runs:
             deadline_at=_deadline(self.clock.now(), run.limits),
         )
         return Change(entity=fresh, note="reopened", expect=run)
-
-    async def _progress(
-        self, command: Command, change: Callable[[TaskProgress], TaskProgress], note: str
-    ) -> None:
-        def changed(run: Run) -> Run:
-            progress = list(run.progress)
-            progress[command.task] = change(progress[command.task])
-            return replace(run, progress=tuple(progress))
-
-        await self._update(command.run, changed, f"task {command.task + 1}: {note}")
-
-    async def _update(self, run: RunId, change: Callable[[Run], Run], note: str) -> Run:
-        # several tasks' steps change one row: whoever loses the race looks again
-        while True:
-            found = self.get(run)
-            changed = change(found)
-            if changed == found:
-                return found
-            try:
-                await self.journal.append(changed, note, expect=found)
-            except ConflictError:
-                continue
-            return changed
-
-
-def _in_turns(task: Task) -> list[tuple[int, AgentSpec]]:
-    """Order a task's attempts: every agent's first one before any agent's second."""
-    most = max((agent.attempts for agent in task.agents), default=0)
-    return [
-        (number, agent)
-        for number in range(1, most + 1)
-        for agent in task.agents
-        if number <= agent.attempts
-    ]
 
 
 def _fresh(progress: TaskProgress) -> TaskProgress:
