@@ -1,0 +1,139 @@
+"""The server killed with SIGKILL while it takes a snapshot, builds, or seals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forkyard.base.durable import FAILPOINT_VARIABLE
+from forkyard.config import Layout
+from forkyard.model.ids import WorkspaceId
+from forkyard.model.workspace import (
+    RepositorySource,
+    SnapshotState,
+    TemplateState,
+    WorkspaceState,
+)
+from station import make_repository, station
+
+pytestmark = pytest.mark.anyio
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from forkyard.model.ids import WorkspaceId
+from forkyard.model.workspace import RepositorySource
+from station import station
+
+async def main(home, what, name):
+    async with station(Path(home)) as here:
+        if what == "snapshot":
+            await here.snapshots.create("s", WorkspaceId(name))
+        elif what == "seal":
+            await here.snapshots.sealed(here.snapshots.get(name))
+        else:
+            await here.snapshot_of(RepositorySource(path=name, include_uncommitted=True))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run on asyncio, as the server does."""
+    return "asyncio"
+
+
+def die(home: Path, failpoint: str, *arguments: str) -> None:
+    """Do something in a process that kills itself at a failpoint."""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(home), *arguments],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{root}/src:{root}/tests",
+            FAILPOINT_VARIABLE: failpoint,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+@pytest.mark.parametrize("failpoint", ["S01", "S02"])
+async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken(
+    home: Path, tmp_path: Path, failpoint: str
+) -> None:
+    """Nothing is lost, the snapshot failed, and taking it again works."""
+    source = make_repository(tmp_path / "src")
+    async with station(home) as here:
+        snapshot = await here.snapshot_of(RepositorySource(path=str(source)))
+        fork = (await here.workspaces.create(snapshot.id)).id
+        await here.run(fork, "echo mine > a.txt")
+        await here.workspaces.stop(fork)
+    die(home, failpoint, "snapshot", fork)
+    async with station(home) as here:
+        failed = here.journal.state.snapshot_named("s")
+        assert failed is not None
+        assert failed.state is SnapshotState.FAILED
+        assert len(here.left()["layers"]) == 1
+        taken = await here.snapshots.create("s", fork)
+        other = await here.workspaces.create(taken.id)
+        assert await here.run(other.id, "cat a.txt") == "mine\n"
+        assert await here.run(fork, "cat a.txt") == "mine\n"
+
+
+@pytest.mark.parametrize("failpoint", ["T01", "T02", "C07", "C11", "S01", "S02"])
+async def test_nothing_is_left_when_killed_during_a_build(
+    home: Path, tmp_path: Path, failpoint: str
+) -> None:
+    """The template failed as interrupted; a second recovery changes nothing; it builds again."""
+    source = make_repository(tmp_path / "src")
+    die(home, failpoint, "build", str(source))
+    async with station(home) as here:
+        row = here.templates.get("t")
+        assert row.state is TemplateState.FAILED
+        assert (row.trouble or "").startswith("interrupted")
+        assert here.left() == {"layers": [], "workspaces": [], "trash": []}
+        assert await here.fleet.running() == ()
+        sequence = here.journal.sequence
+    async with station(home) as here:
+        assert here.journal.sequence == sequence
+        built = await here.templates.build("t")
+        assert built.state is TemplateState.READY
+
+
+@pytest.mark.parametrize("failpoint", ["C02", "C07@2", "S03", "C11@3"])
+async def test_nothing_is_left_when_killed_while_a_history_is_sealed(
+    home: Path, tmp_path: Path, failpoint: str
+) -> None:
+    """The snapshot is as it was and can be sealed afterwards."""
+    source = make_repository(tmp_path / "src")
+    async with station(home) as here:
+        snapshot = await here.snapshot_of(RepositorySource(path=str(source)))
+        before = here.left()
+    die(home, failpoint, "seal", snapshot.name)
+    async with station(home) as here:
+        assert here.left() == before
+        assert await here.fleet.running() == ()
+        live = [
+            w
+            for w in here.journal.state.workspaces.values()
+            if w.state is not WorkspaceState.DELETED
+        ]
+        assert live == []
+        sealed = await here.snapshots.sealed(snapshot)
+        fork: WorkspaceId = (await here.workspaces.create(sealed.id)).id
+        assert await here.run(fork, "git status --short") == ""
+
+
+def test_the_state_directory_is_private_when_made(home: Path) -> None:
+    """Nobody else on the machine reaches what agents wrote."""
+    assert Layout(home).home.stat().st_mode & 0o077 == 0
