@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from forkyard.cli.output import clean, is_terminal, progress, seconds, short
 from forkyard.wire.results import AttemptInfo, RunInfo, TaskInfo
@@ -69,7 +69,7 @@ class Live:
             console=Console(stderr=True, highlight=False, markup=False), refresh_per_second=8
         )
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> Self:
         """Begin to draw."""
         self._live.__enter__()
         return self

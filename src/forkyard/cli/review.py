@@ -42,7 +42,8 @@ def diff(candidate: str, *, as_json: bool) -> None:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  forkyard apply cand_1a2b\n  forkyard apply cand_1a2b --workspace ws_77aa"
+    epilog="\b\nExamples:\n  forkyard apply cand_1a2b\n"
+    "  forkyard apply cand_1a2b --workspace ws_77aa"
 )
 @click.argument("candidate")
 @click.option(

@@ -18,7 +18,8 @@ IDLE_EXIT_SECONDS = 600.0
 
 
 @click.command(
-    epilog="\b\nExamples:\n  forkyard serve\n  forkyard serve --idle-exit 3600\n  forkyard serve --stop"
+    epilog="\b\nExamples:\n  forkyard serve\n  forkyard serve --idle-exit 3600\n"
+    "  forkyard serve --stop"
 )
 @click.option(
     "--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS",

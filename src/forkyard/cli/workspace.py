@@ -71,7 +71,7 @@ def create(
 @click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
 @click.option("--timeout", metavar="DURATION", help="Such as 45m.")
 @json_option
-def exec_(  # noqa: PLR0917 - click passes them by name
+def exec_(
     workspace_id: str,
     argv: tuple[str, ...],
     command: str | None,
@@ -156,7 +156,7 @@ def _variables(entries: tuple[str, ...]) -> dict[str, str]:
 def _duration(text: str | None) -> float | None:
     if text is None:
         return None
-    from forkyard.wire.units import parse_duration  # noqa: PLC0415 - keeps help fast
+    from forkyard.wire.units import parse_duration
 
     try:
         return parse_duration(text)

@@ -15,9 +15,9 @@ from forkyard.wire.results import (
 from forkyard.wire.schema import (
     DoctorReport,
     DriverInfo,
-    GarbageReport,
     ExecInfo,
     ExecRequest,
+    GarbageReport,
     Nothing,
     PatchInfo,
     SnapshotInfo,
@@ -40,7 +40,7 @@ _STREAM = {"stream": "stdout (default) or stderr.", **_FOLLOW}
 _ALL = {"all": "true: also those that serve runs."}
 
 
-def _row(  # noqa: PLR0917 - a row of the table below is read as one line
+def _row(
     method: str,
     path: str,
     summary: str,

@@ -61,7 +61,7 @@ class Submission:
     blobs: Blobs
     queue: Queue
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Taking repositories in is bound by the disk; and two builds of one template are a conflict."""
+    """Taking repositories in is bound by the disk; two builds of one template are a conflict."""
 
     async def submit(self, request: RunRequest) -> Run:
         """Look everything up, build what must be built, and queue the run.
