@@ -324,9 +324,10 @@ def write_repository(
         reference = folder / "refs" / "heads" / name
         reference.parent.mkdir(parents=True, exist_ok=True)
         reference.write_text(f"{commit}\n", encoding="ascii")
-        for path in sorted((quarantine / "objects" / "pack").iterdir()):
-            shutil.copyfile(path, folder / "objects" / "pack" / path.name)
-            (folder / "objects" / "pack" / path.name).chmod(0o444)
+        for pack in sorted((quarantine / "objects" / "pack").iterdir()):
+            copy = folder / "objects" / "pack" / pack.name
+            shutil.copyfile(pack, copy)
+            copy.chmod(0o444)
         if (quarantine / "shallow").exists():
             shutil.copyfile(quarantine / "shallow", folder / "shallow")
 
