@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import shutil
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -88,7 +89,9 @@ class _Maintenance:
 
 
 @asynccontextmanager
-async def assemble(layout: Layout, clock: Clock, *, journal: Journal) -> AsyncIterator[Services]:
+async def assemble(
+    layout: Layout, clock: Clock, *, journal: Journal, stopping: asyncio.Event
+) -> AsyncIterator[Services]:
     """Wire everything over an open journal, recover, and start working.
 
     Yields:
@@ -146,6 +149,7 @@ async def assemble(layout: Layout, clock: Clock, *, journal: Journal) -> AsyncIt
                 coordinator=coordinator, workspaces=workspaces, journal=journal
             ),
             started_at=clock.now(),
+            stopping=stopping,
         )
     finally:
         await coordinator.close()
@@ -234,7 +238,10 @@ async def _serve(
     idle_seconds: float | None,
     on_ready: Callable[[], None],
 ) -> None:
-    async with assemble(layout, clock, journal=journal) as services:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with assemble(layout, clock, journal=journal, stopping=stopping) as services:
         listener = listen(layout.api_socket)
         try:
             await answer(services, listener, idle_seconds=idle_seconds, on_ready=on_ready)

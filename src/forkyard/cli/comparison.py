@@ -91,7 +91,7 @@ def _row(task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo]) ->
         agent_name(task, attempt),
         "-" if evaluation is None else evaluation.verdict,
         "-" if evaluation is None else evaluation.assurance,
-        "-" if evaluation is None else tests_in_words(evaluation),
+        "-" if evaluation is None else count_tests(evaluation),
         "-" if candidate is None else _files(attempt),
         seconds(attempt.elapsed_seconds),
         attempt.state,
@@ -99,7 +99,7 @@ def _row(task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo]) ->
     )
 
 
-def tests_in_words(evaluation: EvaluationInfo) -> str:
+def count_tests(evaluation: EvaluationInfo) -> str:
     """Count tests: passed of all, and what was fixed or broken."""
     counts = Counter(state for check in evaluation.checks for state in check.tests.values())
     total = sum(count for state, count in counts.items() if state in _GOOD | _BAD)

@@ -12,6 +12,7 @@ from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import bytes_out, clean, progress, say, short, stream_out, table
 from forkyard.errors import ConfigError, Problem, WorkspaceError
+from forkyard.wire.units import parse_duration
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -156,8 +157,6 @@ def _variables(entries: tuple[str, ...]) -> dict[str, str]:
 def _duration(text: str | None) -> float | None:
     if text is None:
         return None
-    from forkyard.wire.units import parse_duration
-
     try:
         return parse_duration(text)
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""Running the server: socket, signals, idle exit. Sandboxes are not its children and stay."""
+"""Running the server until it is to stop. Sandboxes are not its children and stay."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
 from collections.abc import Callable, Iterator
 
@@ -28,7 +27,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `serve`."""
+        """Leave signals to the composition root."""
         yield
 
 
@@ -64,9 +63,6 @@ async def serve(
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     server = _Server(config)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, services.stopping.set)
     try:
         async with asyncio.TaskGroup() as group:
             answering = group.create_task(server.serve(sockets=[listener]))
@@ -74,8 +70,6 @@ async def serve(
             await answering
             watching.cancel()
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
         listener.close()
 
 

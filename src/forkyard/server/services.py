@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -197,6 +197,6 @@ class Services:
     runs: RunService
     candidates: CandidateService
     maintenance: MaintenanceService
-    started_at: str = ""
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    started_at: str
+    stopping: asyncio.Event
     """Set when the server is about to exit: streams end themselves then."""
