@@ -69,6 +69,16 @@ def test_each_package_is_named_in_the_architecture() -> None:
     assert sorted(name for name in names if f"`{name}`" not in text and name != "py") == []
 
 
+def test_each_folder_of_the_state_directory_is_in_the_architecture() -> None:
+    """The on-disk format that the page tells is the one that config.py tells."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    format_of_config = (SOURCE / "config.py").read_text(encoding="utf-8").split('"""')[1]
+    names = re.findall(r"(?m)^    ([a-z][a-z.-]*)[/ \n]", format_of_config)
+
+    assert {"layers", "objects", "trash"} <= set(names)
+    assert [name for name in names if f"`{name}/" not in text and f"`{name}`" not in text] == []
+
+
 def test_each_error_code_and_its_statuses_are_documented() -> None:
     """The reference page has one row per error class, with the numbers the class has."""
     text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
