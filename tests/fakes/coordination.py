@@ -309,8 +309,7 @@ class FakeCollector:
         self.world.trouble("collect")
         assert workspace.id not in self.world.sandboxes
         assert workspace.id in self.world.directories
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "patch").write_text(attempt)
+        await asyncio.to_thread(_write, out / "patch", attempt)
         return Candidate(
             id=new_candidate_id(),
             attempt=attempt,
@@ -403,6 +402,11 @@ async def make_task(world: World, *commands: str, attempts: int = 1) -> Task:
         for number, command in enumerate(commands)
     )
     return Task(name="task", prompt="do it", snapshot=snapshot.id, agents=agents)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def _result(exec_id: ExecId, reason: StopReason, exit_code: int | None) -> ExecResult:

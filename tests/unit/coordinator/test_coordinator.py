@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.coordination import FakeWorkspaces, World, make_coordinator, make_task, make_world
 
+from fakes.coordination import FakeWorkspaces, World, make_coordinator, make_task, make_world
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.coordinator.disk import DiskFloor
 from forkyard.errors import ConfigError, ConflictError, NotFoundError
