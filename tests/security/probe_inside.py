@@ -3,6 +3,8 @@
 It makes real escape attempts, so it refuses to run anywhere but in a sandbox that a test made.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -10,6 +12,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 
 MARKER = "/workspace/repo/THIS_IS_A_SANDBOX"
 
@@ -17,29 +20,29 @@ if not os.path.exists(MARKER) or os.uname().nodename != "workspace" or os.getuid
     sys.exit("refusing: not inside a sandbox made by a test")
 
 libc = ctypes.CDLL(None, use_errno=True)
-outcomes = {}
+outcomes: dict[str, str] = {}
 
 
-def attempt(name, action):
+def attempt(name: str, action: Callable[[], object]) -> None:
     try:
         value = action()
     except OSError as error:
-        outcomes[name] = errno.errorcode.get(error.errno, str(error.errno))
+        outcomes[name] = errno.errorcode.get(error.errno or 0, str(error.errno))
     else:
         outcomes[name] = value if isinstance(value, str) else "ok"
 
 
-def call(function, *arguments):
+def call(function: Callable[..., int], *arguments: object) -> None:
     if function(*arguments) < 0:
         raise OSError(ctypes.get_errno(), "")
 
 
-def read(path):
+def read(path: str) -> str:
     with open(path, "rb") as file:
         return "empty" if not file.read(64) else "READ"
 
 
-def rewrite(path, value=None):
+def rewrite(path: str, value: str | None = None) -> None:
     if value is None:
         with open(path) as file:
             value = file.read()
@@ -50,16 +53,16 @@ def rewrite(path, value=None):
         os.close(descriptor)
 
 
-def system_call(number, *arguments):
+def system_call(number: int, *arguments: object) -> Callable[[], None]:
     return lambda: call(libc.syscall, ctypes.c_long(number), *arguments)
 
 
-def family(number, kind=socket.SOCK_STREAM):
+def family(number: int, kind: int = socket.SOCK_STREAM) -> Callable[[], None]:
     return lambda: socket.socket(number, kind).close()
 
 
-def reach(host, port):
-    def action():
+def reach(host: str, port: int) -> Callable[[], None]:
+    def action() -> None:
         with socket.create_connection((host, port), timeout=2):
             pass
 
@@ -133,11 +136,15 @@ attempt("write etc", lambda: open("/etc/x", "w").close())
 attempt("write root", lambda: open("/x", "w").close())
 attempt("setuid root", lambda: os.setuid(0))
 attempt("chown to root", lambda: os.chown(MARKER, 0, 0))
-attempt("kill process 1", lambda: "survives" if os.kill(1, 0) is None else "")
 attempt("signal process 1 as root's", lambda: os.kill(1, 9))
 
 
-def inherited():
+def signal_first() -> str:
+    os.kill(1, 0)
+    return "survives"
+
+
+def inherited() -> str:
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -147,6 +154,7 @@ def inherited():
     return "none" if not found else "LEAKED " + " ".join(found)
 
 
+attempt("kill process 1", signal_first)
 attempt("inherited descriptors", inherited)
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 for key in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"):
