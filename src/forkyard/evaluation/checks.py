@@ -25,6 +25,8 @@ from forkyard.shim import kernel
 
 OUTPUT_BYTES = 16 * 1024**2
 """Of one check, per stream: enough to read, not enough to fill the disk from a loop."""
+KEPT_REPORT_BYTES = 8 * 1024**2
+"""A larger report is read but not kept: a candidate must not fill the state directory with them."""
 REPORT_VARIABLE = "REPORT"
 _VISIBLE_SECONDS = 0.2
 """After this an exec is surely journalled, so a crash test strikes while the check runs."""
@@ -79,7 +81,8 @@ async def run_check(
     )
     if isinstance(content, str):
         return replace(run, state=CheckState.NO_REPORT, detail=content)
-    await asyncio.to_thread(write_file, out / f"{check.name}.report.xml", content)
+    if len(content) <= KEPT_REPORT_BYTES:
+        await asyncio.to_thread(write_file, out / f"{check.name}.report.xml", content)
     try:
         outcomes = await apart.read_apart(content)
     except junit.ReportError as error:

@@ -150,7 +150,7 @@ def _difference(better: _Entry, worse: _Entry) -> str | None:
         return None
     words = (
         "",
-        "breaks more tests",
+        "more tests broke or vanished",
         "fixes fewer tests",
         "changes more outside the scope",
         "touched more protected files",

@@ -35,6 +35,8 @@ from forkyard.model.verdict import (
 
 NOT_FOUND_EXITS = frozenset({126, 127})
 """What a shell gives when the command is not there or may not be run."""
+MOST_NEW = 1000
+"""Tests that only the candidate has and that are listed: it decides how many there are."""
 _NAMED = 3
 """Tests named in one reason; the rest is counted."""
 
@@ -170,6 +172,11 @@ def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckRes
         tests[test] = TestState.FLAKY if base is None else _STATES[base, outcome]
     if check.report is not ReportFormat.EXIT and not _are_missing(now, tests):
         tests |= _status_state(check, before, now)
+    detail = now.detail
+    dropped = _drop_new(tests)
+    if dropped:
+        told = f"{dropped} more tests that the base does not run are not listed"
+        detail = f"{detail}; {told}" if detail else told
     state = now.state
     if state is CheckState.PASSED and any(one in _BAD for one in tests.values()):
         state = CheckState.FAILED
@@ -179,9 +186,18 @@ def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckRes
         exit_code=now.exit_code,
         elapsed_seconds=now.elapsed_seconds,
         tests=tests,
-        detail=now.detail,
+        detail=detail,
         log=now.log,
     )
+
+
+def _drop_new(tests: dict[str, TestState]) -> int:
+    """Keep a bounded number of tests that only the candidate has, failing ones first."""
+    new = [test for test, state in tests.items() if state is TestState.NEW_FAILED]
+    new += [test for test, state in tests.items() if state is TestState.NEW_PASSED]
+    for test in new[MOST_NEW:]:
+        del tests[test]
+    return len(new[MOST_NEW:])
 
 
 def _collected(before: Sequence[CheckRun], now: CheckRun) -> dict[str, TestOutcome]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkyard.evaluation.verdict import Judgement, compare
+from forkyard.evaluation.verdict import MOST_NEW, Judgement, compare
 from forkyard.model.verdict import (
     Assurance,
     Baseline,
@@ -210,6 +210,16 @@ def test_candidate_is_not_evaluated_when_the_trouble_is_ours() -> None:
         assert judgement.trouble is not None
         assert judgement.assurance is Assurance.NONE
     assert compare([], base, []).kind is VerdictKind.NOT_EVALUATED
+
+
+def test_list_of_new_tests_is_bounded_and_keeps_failures() -> None:
+    """A candidate cannot fill the journal with tests of its own, nor hide a failure among them."""
+    own = {f"n{number}": P for number in range(MOST_NEW + 500)} | {"last": F}
+    (result,) = judge({"a": F}, {"a": P, **own}).checks
+
+    assert len(result.tests) == MOST_NEW + 1
+    assert result.tests["last"] is TestState.NEW_FAILED
+    assert result.detail == "501 more tests that the base does not run are not listed"
 
 
 def test_reasons_can_be_read_aloud() -> None:

@@ -24,6 +24,9 @@ MAX_TESTS = 200_000
 MAX_ID = 400
 """Longer ids (parametrised by whole documents) are cut and told apart by a digest."""
 
+_MAX_RAW = 4096
+"""A name is looked at letter by letter up to here."""
+
 PARSE_SECONDS = 120
 PARSE_MEMORY_BYTES = 2 * 1024**3
 _NOBODY = 65534
@@ -141,6 +144,9 @@ test_id.__test__ = False  # type: ignore[attr-defined]  # a test runner would co
 
 
 def _clean(text: str) -> str:
+    if len(text) > _MAX_RAW:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        text = f"{text[:_MAX_RAW]}~{digest}"
     kept = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(kept.split())
 

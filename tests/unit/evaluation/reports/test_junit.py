@@ -139,6 +139,15 @@ def test_ids_stay_apart_when_they_are_longer_than_the_limit() -> None:
     assert len(one) == len(two) == junit.MAX_ID
 
 
+def test_giant_name_is_read_in_no_time() -> None:
+    """A name of many megabytes costs a digest, not a walk over its letters."""
+    before = time.monotonic()
+    (name,) = junit.parse(report(f"<testcase classname='c' name='{'x' * 30_000_000}'/>"))
+
+    assert len(name) == junit.MAX_ID
+    assert time.monotonic() - before < 3
+
+
 @given(st.binary(max_size=400))
 def test_nothing_but_a_report_error_comes_out_of_random_bytes(text: bytes) -> None:
     """The reader has no other way to fail."""
