@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard import __version__
+from forkyard.base.durable import failpoint
 from forkyard.base.process import start_detached
 from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
@@ -110,6 +111,7 @@ class LocalFleet:
         path = sandbox / SPEC
         path.write_text(json.dumps(document), encoding="utf-8")
         reader, writer = await self._fork_server({"op": "start", "spec": str(path)})
+        failpoint("C04")
         shim = _Shim(document["workspace"], document["epoch"], reader, writer)
         try:
             async with asyncio.timeout(_START_SECONDS):
