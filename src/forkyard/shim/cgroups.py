@@ -19,8 +19,13 @@ ROOT = "/sys/fs/cgroup"
 PARENT = "forkyard"
 _CPU_PERIOD_MICROSECONDS = 100_000
 _V1_CONTROLLERS = ("memory", "cpu", "pids", "freezer", "devices")
-_DEVICES = ("c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm", "c 5:0 rwm",
-            "c 5:2 rwm", "c 136:* rwm")  # fmt: skip
+_DEVICES = (
+    *("c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 1:8 rwm", "c 1:9 rwm"),
+    *("c 5:0 rwm", "c 5:2 rwm", "c 136:* rwm"),
+    *("b *:* m", "c *:* m", "c 10:200 rwm"),
+)
+"""null, zero, full, random, urandom, tty, ptmx, pts. The last row grants nothing that is there to
+be reached (no such node, no way to make one), but runc wants to grant it to a group below ours."""
 _REMOVE_PATIENCE_SECONDS = 5.0
 """A killed process leaves its group within milliseconds; past this something is very wrong."""
 

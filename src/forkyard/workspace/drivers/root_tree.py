@@ -55,6 +55,10 @@ def ensure_root(roots: Path, entries: Sequence[HostEntry], mount_points: Sequenc
         os.umask(before)
     for path in (making, tree, making / EMPTY):
         path.chmod(0o755)
+    for name in ("tmp", "var/tmp"):
+        # runc gives a tmpfs the mode of the folder it covers, whatever its options say.
+        if (tree / name).is_dir():
+            (tree / name).chmod(0o1777)
     with contextlib.suppress(FileExistsError, OSError):
         making.rename(folder)
     shutil.rmtree(making, ignore_errors=True)
