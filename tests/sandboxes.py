@@ -23,6 +23,7 @@ from forkyard.model.ids import (
 from forkyard.model.workspace import STORAGE_USER_ID, Environment, Limits, NetworkPolicy
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.interface import SandboxSpec
+from forkyard.workspace.runtime import RUNTIMES
 
 T = TypeVar("T")
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -117,10 +118,12 @@ def prepare(home: Path) -> Layout:
 
 
 @asynccontextmanager
-async def open_fleet(home: Path) -> AsyncIterator[tuple[LocalFleet, Layout]]:
+async def open_fleet(
+    home: Path, runtimes: tuple[str, ...] = RUNTIMES
+) -> AsyncIterator[tuple[LocalFleet, Layout]]:
     """Give a fleet; its sandboxes are ended when it goes."""
     layout = prepare(home)
-    fleet = LocalFleet(layout)
+    fleet = LocalFleet(layout, runtimes=runtimes)
     try:
         yield fleet, layout
     finally:
@@ -159,11 +162,12 @@ def in_box(
     files: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     network: NetworkPolicy = NetworkPolicy.NONE,
+    runtimes: tuple[str, ...] = RUNTIMES,
 ) -> T:
     """Run a test against one sandbox, and end the sandbox whatever happens."""
 
     async def body() -> T:
-        async with open_fleet(home) as (fleet, layout):
+        async with open_fleet(home, runtimes) as (fleet, layout):
             layer = make_layer(layout, files or {})
             spec = describe(layout, layer, limits=limits, network=network)
             await fleet.start(spec)

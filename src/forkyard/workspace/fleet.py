@@ -28,7 +28,7 @@ from forkyard.shim.protocol import Message
 from forkyard.shim.records import SPEC, read_record
 from forkyard.workspace.drivers.oci import exec_document, sandbox_document
 from forkyard.workspace.interface import Isolation, RunningSandbox, SandboxSpec
-from forkyard.workspace.runtime import Runtime, RuntimeProbe
+from forkyard.workspace.runtime import RUNTIMES, Runtime, RuntimeProbe
 
 _CONNECT_SECONDS = 5.0
 _START_SECONDS = 60.0
@@ -63,15 +63,15 @@ class _Shim:
 class LocalFleet:
     """Sandboxes on this machine (workspace/interface.py has the contract)."""
 
-    def __init__(self, layout: Layout) -> None:
-        """Keep where everything lies; nothing is started yet."""
+    def __init__(self, layout: Layout, *, runtimes: tuple[str, ...] = RUNTIMES) -> None:
+        """Keep where everything lies and what may be used; nothing is started yet."""
         self._layout = layout
         self._shims: dict[WorkspaceId, _Shim] = {}
         self._locks: dict[WorkspaceId, asyncio.Lock] = {}
         self._lease: asyncio.StreamWriter | None = None
         self._lease_reader: asyncio.StreamReader | None = None
         self._lease_lock = asyncio.Lock()
-        self._probe = RuntimeProbe(layout, self._trial)
+        self._probe = RuntimeProbe(layout, self._trial, runtimes)
 
     async def isolation(self) -> Isolation:
         """Say what isolation is in force, by really starting a container once."""

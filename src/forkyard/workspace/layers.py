@@ -201,6 +201,21 @@ class Layers:
         """Take apart what was discarded; give what refused, each with its reason."""
         return await asyncio.to_thread(empty_trash, self._layout.trash)
 
+    def is_folder(self, workspace: WorkspaceId, layers: Sequence[LayerId], path: str) -> bool:
+        """Say whether a path of a stopped workspace's merged tree is a real folder.
+
+        What is mounted from a workspace must be: a link would be followed on the host.
+        """
+        parts = [part for part in path.split("/") if part]
+        upper = self._layout.upper(workspace)
+        found = _look_in(upper, parts) if upper.is_dir() else "missing"
+        if isinstance(found, os.stat_result):
+            return stat.S_ISDIR(found.st_mode)
+        if found == "hidden":
+            return False
+        lower = self.lookup(layers, path)
+        return lower is not None and lower.is_directory
+
     def _rename(self, source: Path, target: Path) -> None:
         try:
             source.rename(target)

@@ -61,8 +61,9 @@ class Trial(Protocol):
 class RuntimeProbe:
     """The choice of runtime, made once and remembered."""
 
-    def __init__(self, layout: Layout, trial: Trial) -> None:
-        """Keep how to try."""
+    def __init__(self, layout: Layout, trial: Trial, runtimes: tuple[str, ...]) -> None:
+        """Keep what to try, in this order, and how."""
+        self._runtimes = runtimes
         self._layout = layout
         self._trial = trial
         self._lock = asyncio.Lock()
@@ -93,7 +94,7 @@ class RuntimeProbe:
 
     async def _look(self) -> Isolation:
         problems: list[str] = []
-        for name in RUNTIMES:
+        for name in self._runtimes:
             path = shutil.which(name, path=SEARCH_PATH)
             if path is None:
                 problems.append(f"{name} is not installed")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from forkyard.base.durable import failpoint
 from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
 from forkyard.model.ids import WorkspaceId
-from forkyard.model.workspace import Workspace, WorkspaceState
+from forkyard.model.workspace import REPOSITORY, Workspace, WorkspaceState
 from forkyard.store.journal import Journal
 from forkyard.workspace.interface import Fleet, SandboxSpec
 from forkyard.workspace.layers import Layers
@@ -94,18 +94,9 @@ class Sandboxes:
         Raises:
             WorkspaceError: It could not be made; the row is stopped again and says why.
         """
-        spec = SandboxSpec(
-            workspace=starting.id,
-            epoch=starting.epoch,
-            layers=starting.layers,
-            slot=starting.slot,
-            environment=starting.environment,
-            limits=starting.limits,
-            network=starting.network,
-        )
         try:
             self._layers.make_disk(starting.id)
-            await self.fleet.start(spec)
+            await self.fleet.start(self._spec(starting))
         except (ForkyardError, OSError) as error:
             with contextlib.suppress(ForkyardError):
                 await self.take_down(starting, trouble=str(error))
@@ -115,6 +106,23 @@ class Sandboxes:
             raise
         self.adopt(starting)
         failpoint("C07")
+
+    def _spec(self, row: Workspace) -> SandboxSpec:
+        environment = row.environment
+        if environment.repository_source is not None and not self._layers.is_folder(
+            row.id, row.layers, REPOSITORY
+        ):
+            # An agent may have removed it, or put a link there that would be followed on the host.
+            environment = replace(environment, repository_source=None)
+        return SandboxSpec(
+            workspace=row.id,
+            epoch=row.epoch,
+            layers=row.layers,
+            slot=row.slot,
+            environment=environment,
+            limits=row.limits,
+            network=row.network,
+        )
 
     async def take_down(self, row: Workspace, *, trouble: str | None = None) -> Workspace:
         """Stop a sandbox, dead or alive, and journal it. The caller holds the lock."""

@@ -92,4 +92,3 @@ def last_words(stderr: bytes) -> str:
     return (
         "; ".join(telling[:2]).replace("fatal: ", "").replace("error: ", "") or "git said nothing"
     )
-

@@ -7,6 +7,7 @@ stops waiting, and the change still reaches its end and its row.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -226,7 +227,7 @@ class Workspaces:
         async with self._sandboxes.lock(workspace):
             if self.journal.state.workspaces[workspace] != deleting:
                 return
-            self.layers.discard(self.layout.workspace(workspace))
+            await asyncio.to_thread(self.layers.discard, self.layout.workspace(workspace))
             await self.journal.append(
                 replace(deleting, state=WorkspaceState.DELETED), "deleted", expect=deleting
             )
