@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 async def _until_asked(storage: Storage, exec_id: str) -> None:
     async with asyncio.timeout(5):
-        while not any(spec.id == exec_id for spec in storage.fleet.executed):  # noqa: ASYNC110 - a fake has no event
+        while not any(spec.id == exec_id for spec in storage.fleet.executed):
             await asyncio.sleep(0)
 
 
