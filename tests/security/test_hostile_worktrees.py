@@ -136,9 +136,19 @@ def test_whole_walk_gives_the_same_tree_as_the_hinted_one(name: str, ground: Gro
         ground.yard.forget(workspace)
 
 
-@pytest.mark.parametrize("name", ["directory to link", "link to directory", "file to directory",
-                                  "directory to file", "invalid UTF-8 name", "mode 000",
-                                  "names that look like a patch", "everything removed"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "directory to link",
+        "link to directory",
+        "file to directory",
+        "directory to file",
+        "invalid UTF-8 name",
+        "mode 000",
+        "names that look like a patch",
+        "everything removed",
+    ],
+)
 def test_candidate_laid_into_a_fresh_fork_gives_the_same_tree(name: str, ground: Ground) -> None:
     """What evaluation sees is what was collected."""
     yard = ground.yard

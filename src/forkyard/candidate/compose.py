@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from forkyard.candidate.trees import (
     DIRECTORY,
-    EMPTY_TREE,
     Entry,
     TreeSource,
     encode_tree,
@@ -115,6 +114,3 @@ def touched_files(trees: TreeSource, base: bytes, changes: Changes) -> dict[byte
             elif path in directories:
                 pending.append((path + b"/", entry.oid))
     return found
-
-
-__all__ = ["EMPTY_TREE", "Changes", "compose", "touched_files"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.base.durable import sync_directory
 from forkyard.candidate.answers import Changed
-from forkyard.candidate.compose import compose, touched_files
+from forkyard.candidate.compose import Changes, compose, touched_files
 from forkyard.candidate.objects import ObjectStore
-from forkyard.candidate.trees import Entry, TreeIndex
+from forkyard.candidate.trees import Entry, TreeIndex, files_below
 
 _RAW = (
     "-r",
@@ -113,54 +114,55 @@ async def prove(
     if not changes:
         return () if base == result else ("no change was found, yet the tree differs",)
     root = bytes.fromhex(base)
-    wanted = {change.path: change.new for change in changes}
+    wanted: Changes = {change.path: change.new for change in changes}
+    whole = await asyncio.to_thread(compose, trees, root, wanted, touched_only=False)
+    if whole.hex() != result:
+        return (f"the changed paths give tree {whole.hex()}, the walk gave {result}",)
 
-    def expectations() -> tuple[str, str, dict[bytes, Entry]]:
-        whole = compose(trees, root, wanted, touched_only=False)
-        part = compose(trees, root, wanted, touched_only=True)
-        return whole.hex(), part.hex(), touched_files(trees, root, wanted)
+    def known() -> dict[bytes, Entry]:
+        if full:
+            return dict(files_below(trees, root))
+        return touched_files(trees, root, wanted)
 
-    whole, part, siblings = await asyncio.to_thread(expectations)
-    if whole != result:
-        return (f"the changed paths give tree {whole}, the walk gave {result}",)
-    expected = whole if full else part
     async with store.scratch() as scratch:
-        replay = _Replay(store, base, siblings, scratch, is_full=full)
-        by_paths = await replay.by_paths(changes, expected)
-        by_patch = await replay.by_patch(patch, expected)
+        replay = _Replay(store, scratch)
+        refused = await replay.index_base(await asyncio.to_thread(known))
+        # what git refuses of the base itself is in neither index, whatever the candidate did
+        expected = await asyncio.to_thread(
+            compose, trees, root, {**dict.fromkeys(refused), **wanted}, touched_only=not full
+        )
+        by_paths = await replay.by_paths(changes, expected.hex())
+        by_patch = await replay.by_patch(patch, expected.hex())
     return (*by_paths, *by_patch)
 
 
 class _Replay:
-    def __init__(
-        self,
-        store: ObjectStore,
-        base: str,
-        siblings: dict[bytes, Entry],
-        scratch: Path,
-        *,
-        is_full: bool,
-    ) -> None:
+    def __init__(self, store: ObjectStore, scratch: Path) -> None:
         self._store = store
-        self._base = base
-        self._siblings = siblings
-        self._scratch = scratch
-        self._is_full = is_full
+        self._base = scratch / "base"
+        self._index = scratch / "index"
 
-    async def _base_index(self, name: str) -> Path:
-        index = self._scratch / name
-        if self._is_full:
-            await self._store.check(["read-tree", self._base], index=index)
-        else:
-            lines = b"".join(_line(path, entry) for path, entry in sorted(self._siblings.items()))
-            await self._store.check(
-                ["update-index", "-z", "--add", "--index-info"], stdin=lines, index=index
-            )
-        return index
+    async def index_base(self, files: dict[bytes, Entry]) -> tuple[bytes, ...]:
+        """Put the base's files into an index; give the paths that git refuses."""
+        finished = await self._store.git(
+            ["update-index", "-z", "--add", "--index-info"],
+            stdin=b"".join(_line(path, entry) for path, entry in sorted(files.items())),
+            index=self._base,
+        )
+        if not files or not finished.stderr:
+            return ()
+        listed = await self._store.check(["ls-files", "-z"], index=self._base)
+        return tuple(sorted(files.keys() - set(listed.split(b"\0"))))
+
+    def _fresh_index(self) -> Path:
+        self._index.unlink(missing_ok=True)
+        if self._base.exists():
+            shutil.copyfile(self._base, self._index)
+        return self._index
 
     async def by_paths(self, changes: Sequence[Changed], expected: str) -> tuple[str, ...]:
         """Put the changed paths into an index of the base."""
-        index = await self._base_index("paths")
+        index = self._fresh_index()
         gone = b"".join(b"0 %s\t%s\0" % (b"0" * 40, c.path) for c in changes if c.new is None)
         stay = b"".join(_line(c.path, c.new) for c in changes if c.new is not None)
         finished = await self._store.git(
@@ -174,12 +176,12 @@ class _Replay:
 
     async def by_patch(self, patch: Path, expected: str) -> tuple[str, ...]:
         """Apply the patch to an index of the base."""
-        index = await self._base_index("patch")
+        index = self._fresh_index()
         finished = await self._store.git(
             ["apply", "--cached", "--binary", "--whitespace=nowarn", "-p1", str(patch)],
             index=index,
         )
-        if not finished.succeeded or finished.stderr:
+        if not finished.succeeded:
             return (f"the patch does not apply to its own base: {_said(finished.stderr)}",)
         return await self._compare(index, expected, "the patch")
 
