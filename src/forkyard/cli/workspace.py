@@ -59,21 +59,33 @@ def create(
         say(info.id)
 
 
+class _CommandLast(click.Command):
+    """Options may stand before or after the workspace; past them everything is the command's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take a leading workspace out of the way while options are read."""
+        if not args or args[0].startswith("-"):
+            return super().parse_args(ctx, args)
+        first, *others = args
+        rest = super().parse_args(ctx, others)
+        ctx.params["argv"] = (first, *ctx.params.get("argv", ()))
+        return rest
+
+
 @workspace.command(
     "exec",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog="\b\nExamples:\n  forkyard workspace exec ws_77aa -- pytest -q\n"
-    "  forkyard workspace exec ws_77aa -c 'make && make test'",
+    cls=_CommandLast,
+    context_settings={"allow_interspersed_args": False},
+    epilog="\b\nExamples:\n  forkyard workspace exec ws_77aa pytest -q\n"
+    "  forkyard workspace exec ws_77aa --timeout 10m -c 'make && make test'",
 )
-@click.argument("workspace_id", metavar="W")
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="W [COMMAND...]")
 @click.option("-c", "--command", help="A shell command instead of a program with arguments.")
 @click.option("-w", "--directory", metavar="FOLDER", help="Default: the repository.")
 @click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
 @click.option("--timeout", metavar="DURATION", help="Such as 45m.")
 @json_option
 def exec_(
-    workspace_id: str,
     argv: tuple[str, ...],
     command: str | None,
     directory: str | None,
@@ -83,9 +95,12 @@ def exec_(
     as_json: bool,
 ) -> int:
     """Run one command in a workspace and exit with its status (124: it ran out of time)."""
-    if argv and argv[0] == "--":
-        argv = argv[1:]
-    if (command is None) == (not argv):
+    if not argv:
+        raise click.UsageError("name a workspace")
+    workspace_id, *words = argv
+    if words and words[0] == "--":
+        words = words[1:]
+    if (command is None) == (not words):
         raise click.UsageError("give either a command with its arguments, or -c")
     environment = _variables(variables)
     limit = _duration(timeout)
@@ -93,7 +108,7 @@ def exec_(
     async def conversation(client: Client) -> ExecOutcome:
         found = await client.workspaces.get(workspace_id)
         return await found.exec(
-            command if command is not None else list(argv),
+            command if command is not None else words,
             working_directory=directory,
             variables=environment,
             timeout_seconds=limit,

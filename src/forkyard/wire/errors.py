@@ -15,7 +15,7 @@ from forkyard.errors import ConfigError, ForkyardError, InternalError, Problem
 class WireProblem(BaseModel):
     """One thing wrong in a configuration or request body."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     message: str
     file: str | None = None
@@ -26,7 +26,7 @@ class WireProblem(BaseModel):
 class WireError(BaseModel):
     """What happened, in one clause, and what to do next."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     code: str
     message: str
@@ -37,7 +37,7 @@ class WireError(BaseModel):
 class ErrorBody(BaseModel):
     """The body of every response that is not a success."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     error: WireError
 

@@ -34,13 +34,13 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 class RequestModel(BaseModel):
     """Base of what a client sends."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class AnswerModel(BaseModel):
     """Base of what the server answers."""
 
-    model_config = ConfigDict(extra="ignore", from_attributes=True)
+    model_config = ConfigDict(extra="ignore", from_attributes=True, defer_build=True)
 
 
 class Nothing(AnswerModel):
