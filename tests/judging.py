@@ -17,7 +17,7 @@ from forkyard.model.candidate import Candidate
 from forkyard.model.ids import new_attempt_id, new_snapshot_id
 from forkyard.model.run import HeldOutFile, Task
 from forkyard.model.verdict import Baseline, Check, Evaluation
-from forkyard.model.workspace import REPOSITORY, Snapshot, SnapshotState
+from forkyard.model.workspace import REPOSITORY, Environment, Snapshot, SnapshotState
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
 from forkyard.workspace.fleet import LocalFleet
@@ -39,14 +39,16 @@ class JudgeBench:
         self.evaluator = Evaluator(self.workspaces, self.collector, layout, clock)
         self.snapshot: Snapshot | None = None
 
-    async def prepare(self, files: Mapping[str, str]) -> Snapshot:
+    async def prepare(
+        self, files: Mapping[str, str], environment: Environment | None = None
+    ) -> Snapshot:
         """Make a ready snapshot whose repository holds these files."""
         self.workspaces.layers.prepare()
         layer = make_layer(self.layout, files)
         base = await self.collector.record((layer,), REPOSITORY)
         self.snapshot = Snapshot(
             id=new_snapshot_id(), name="base", state=SnapshotState.READY, created_at="now",
-            layers=(layer,), base=base,
+            layers=(layer,), base=base, environment=environment or Environment(),
         )  # fmt: skip
         await self.journal.append(self.snapshot)
         return self.snapshot
