@@ -10,6 +10,9 @@ from forkyard.errors import AgentError, EvaluationError, StoreError, WorkspaceEr
 from forkyard.wire.results import AttemptInfo, EvaluationInfo, RankedInfo, RunInfo, TaskInfo
 
 SOLVED = "solved"
+CANNOT_START = frozenset({126, 127})
+"""What a shell says of a command that it cannot run or find."""
+
 _GOOD = frozenset({"fail-to-pass", "pass-to-pass", "new-passed"})
 _BAD = frozenset({"still-failing", "regressed", "missing", "new-failed"})
 _FILES_SHOWN = 3
@@ -31,10 +34,17 @@ def exit_code_of(run: RunInfo) -> int:
             return WorkspaceError.exit_code if ours else AgentError.exit_code
         if all(one.state in {"could-not-run", "interrupted"} for one in attempts):
             return WorkspaceError.exit_code
+    if attempts and all(_never_started(one) for one in attempts):
+        return AgentError.exit_code
     judged = [one.evaluation for one in attempts if one.evaluation is not None]
     if judged and all(one.verdict == "not-evaluated" for one in judged):
         return EvaluationError.exit_code
     return 1
+
+
+def _never_started(attempt: AttemptInfo) -> bool:
+    changed = attempt.candidate is not None and bool(attempt.candidate.files)
+    return attempt.exit_code in CANNOT_START and not changed
 
 
 def _is_solved(task: TaskInfo) -> bool:

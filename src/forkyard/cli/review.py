@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,24 +82,25 @@ def _root(folder: Path) -> Path:
 @click.command(epilog="\b\nExample:\n  forkyard logs att_1a2b --follow")
 @click.argument("attempt")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the agent is over.")
-@click.option("--stderr", is_flag=True, help="Standard error instead of standard output.")
-@click.option("--both", is_flag=True, help="Both: output to stdout, errors to stderr.")
+@click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One stream only.")
 @json_option
-def logs(attempt: str, *, follow: bool, stderr: bool, both: bool, as_json: bool) -> None:
-    """Show what an attempt's agent printed, whole."""
+def logs(attempt: str, *, follow: bool, only: str | None, as_json: bool) -> None:
+    """Show what an attempt's agent printed, whole: its output to stdout, its errors to stderr."""
+    streams = [only] if only is not None else ["stdout", "stderr"]
 
     async def conversation(client: Client) -> None:
-        streams = ["stdout", "stderr"] if both else ["stderr" if stderr else "stdout"]
-        texts: dict[str, str] = {}
-        for stream in streams:
+        async def show(stream: str) -> None:
             chunks = client.runs.log(attempt, stream=stream, follow=follow)
-            if as_json:
-                content = b"".join([chunk async for chunk in chunks])
-                texts[stream] = content.decode("utf-8", "backslashreplace")
-            else:
-                is_error = both and stream == "stderr"
-                await stream_out(chunks, sys.stderr.buffer if is_error else None)
+            is_error = only is None and stream == "stderr"
+            await stream_out(chunks, sys.stderr.buffer if is_error else None)
+
+        async def read(stream: str) -> str:
+            chunks = [chunk async for chunk in client.runs.log(attempt, stream=stream)]
+            return b"".join(chunks).decode("utf-8", "backslashreplace")
+
         if as_json:
-            write_json({"attempt": attempt, **texts})
+            write_json({"attempt": attempt, **{one: await read(one) for one in streams}})
+        else:
+            await asyncio.gather(*(show(one) for one in streams))
 
     talk(conversation)
