@@ -145,7 +145,8 @@ class Layout:
 
 def server_environment(layout: Layout) -> dict[str, str]:
     """Give the whole environment of a server started on demand: no secret of its starter's."""
-    kept = ("PATH", "HOME", "LANG", "FORKYARD_FAILPOINT")
+    # The last one: started through sudo from a user's checkout, it leaves no file of root's there.
+    kept = ("PATH", "HOME", "LANG", "FORKYARD_FAILPOINT", "PYTHONDONTWRITEBYTECODE")
     named = {name: os.environ[name] for name in kept if name in os.environ}
     if "PYTHONPATH" in os.environ:
         # Run from a source tree: the server must find the same package, whatever its directory.
