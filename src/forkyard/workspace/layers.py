@@ -169,9 +169,16 @@ class Layers:
         self.remove((layer for layer in layers if layer not in needed), state)
 
     def leftovers(self, state: State) -> tuple[Path, ...]:
-        """List what lies among the layers and is named by no live row, half-made ones too."""
+        """List what lies among the layers and belongs to no live row.
+
+        A half-made layer belongs to the row that names it, so this may be asked at any time.
+        """
         needed = {str(layer) for layer in needed_layers(state)}
-        return tuple(path for path in self._layout.layers.iterdir() if path.name not in needed)
+        return tuple(
+            path
+            for path in self._layout.layers.iterdir()
+            if path.name.partition(".")[0] not in needed
+        )
 
     def lookup(self, layers: Sequence[LayerId], path: str) -> Found | None:
         """Look a path up in the merged tree without mounting it and without following a link.

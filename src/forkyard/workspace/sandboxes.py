@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 from forkyard.base.durable import failpoint
 from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
@@ -109,6 +110,13 @@ class Sandboxes:
 
     def _spec(self, row: Workspace) -> SandboxSpec:
         environment = row.environment
+        for mount in environment.mounts:
+            if not Path(mount.source).is_dir():
+                raise WorkspaceError(
+                    f"cannot start workspace {row.id}: {mount.source}, which {mount.reason} asks"
+                    " for, is no longer there",
+                    hint="Install it again, or build the template again.",
+                )
         if environment.repository_source is not None and not self._layers.is_folder(
             row.id, row.layers, REPOSITORY
         ):

@@ -141,7 +141,7 @@ class Workspaces:
                 " forked",
                 hint="Wait until it is ready, or take it again.",
             )
-        return await self.add(
+        made = await self.add(
             Origin(
                 snapshot=snapshot,
                 layers=row.layers,
@@ -154,6 +154,11 @@ class Workspaces:
             owner=owner,
             workspace_id=workspace_id,
         )
+        if self.journal.state.snapshots[snapshot].state is not SnapshotState.READY:
+            # deleted between the look above and our row; from the row on it would be refused
+            await self.delete(made.id)
+            raise NotFoundError(f"cannot fork snapshot {row.name}: it was just deleted")
+        return made
 
     async def add(
         self,

@@ -165,3 +165,19 @@ async def test_what_no_row_names_is_removed_when_a_server_starts(storage: Storag
     assert [path.name for path in storage.layout.layers.iterdir()] == list(base.layers)
     assert list(storage.layout.workspaces.iterdir()) == []
     assert list(storage.layout.trash.iterdir()) == []
+
+
+async def test_a_half_made_layer_is_no_leftover_when_a_row_names_it(storage: Storage) -> None:
+    """Collecting garbage during a build takes nothing from under it."""
+    layer = new_layer_id()
+    await storage.journal.append(
+        Snapshot(
+            id=new_snapshot_id(),
+            name="building",
+            state=SnapshotState.PENDING,
+            created_at="now",
+            layers=(layer,),
+        )
+    )
+    storage.workspaces.layers.start(layer)
+    assert storage.workspaces.layers.leftovers(storage.journal.state) == ()

@@ -11,7 +11,12 @@ from fakes.storage import Storage
 from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
 from forkyard.model.execution import Exec, ExecState, StopReason
 from forkyard.model.ids import SnapshotId, WorkspaceId, new_exec_id, new_workspace_id
-from forkyard.model.workspace import Environment, SnapshotState, WorkspaceState
+from forkyard.model.workspace import (
+    Environment,
+    ReadOnlyMount,
+    SnapshotState,
+    WorkspaceState,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -276,3 +281,53 @@ async def test_live_sandboxes_are_adopted_when_a_server_follows(storage: Storage
     assert done.result is not None
     assert done.result.exit_code == 0
     following.journal.close()
+
+
+async def test_no_workspace_stands_on_nothing_when_its_snapshot_is_deleted_meanwhile(
+    storage: Storage,
+) -> None:
+    """Either the workspace is made and its layers stay, or it is refused and leaves nothing."""
+    for _ in range(5):
+        snapshot = await storage.base()
+        made, deleted = await asyncio.gather(
+            storage.workspaces.create(snapshot.id),
+            storage.snapshots.delete(snapshot.id),
+            return_exceptions=True,
+        )
+        if isinstance(made, BaseException):
+            assert isinstance(made, NotFoundError)
+            assert deleted is None
+        else:
+            assert storage.read(made.layers) == "base"
+            await storage.workspaces.delete(made.id)
+    for path in storage.layout.workspaces.iterdir():
+        pytest.fail(f"{path} is left")
+
+
+async def test_it_is_said_when_a_toolchain_is_no_longer_there(storage: Storage) -> None:
+    """What asked for it, and what to do; the workspace is stopped."""
+    snapshot = await storage.base()
+    mount = ReadOnlyMount(source="/nonexistent/py", target="/nonexistent/py", reason=".venv")
+    await storage.journal.append(replace(snapshot, environment=Environment(mounts=(mount,))))
+    row = await storage.workspaces.create(snapshot.id)
+    with pytest.raises(WorkspaceError, match=r"/nonexistent/py, which \.venv asks for"):
+        await storage.workspaces.start(row.id)
+    assert storage.workspaces.get(row.id).state is WorkspaceState.STOPPED
+
+
+async def test_a_second_path_is_shown_when_the_repository_is_a_real_folder(
+    storage: Storage,
+) -> None:
+    """A link put in its place would be followed on the host, so then it is not."""
+    snapshot = await storage.base()
+    await storage.journal.append(
+        replace(snapshot, environment=Environment(repository_source="/home/a/project"))
+    )
+    row = await storage.workspaces.create(snapshot.id)
+    await storage.workspaces.start(row.id)
+    await storage.workspaces.stop(row.id)
+    (storage.layout.upper(row.id) / "workspace").mkdir()
+    (storage.layout.upper(row.id) / "workspace/repo").symlink_to("/etc")
+    await storage.workspaces.start(row.id)
+    shown = [spec.environment.repository_source for spec in storage.fleet.started]
+    assert shown == ["/home/a/project", None]
