@@ -1,0 +1,1 @@
+"""What a fork, an exec and a collection cost, beside docker and podman on the same machine."""
