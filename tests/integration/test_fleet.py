@@ -346,8 +346,11 @@ def _pids(marker: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if marker.encode() in words and b"Z" not in (entry / "stat").read_bytes()[:60]:
+            words = (entry / "environ").read_bytes().split(b"\0")
+            if (
+                f"FORKYARD_FLEET={marker}".encode() in words
+                and b"Z" not in (entry / "stat").read_bytes()[:60]
+            ):
                 found.append(int(entry.name))
     # Shims and spawners are forks of it and look alike: the fork-server is the oldest.
     return sorted(found)[:1]

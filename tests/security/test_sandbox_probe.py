@@ -141,3 +141,22 @@ def test_probe_refuses_outside_a_sandbox() -> None:
 
     assert finished.returncode != 0
     assert "refusing" in finished.stderr
+
+
+def test_a_process_that_waits_for_the_next_command_is_out_of_reach(home: Path) -> None:
+    """The process forked ahead of time shows no path, cannot be signalled, read or written."""
+
+    async def body(box: Box) -> str:
+        output = await box.sh(
+            "for p in /proc/[0-9]*; do n=$(cat $p/comm); case $n in forkyard*) echo found;"
+            " tr '\\0' ' ' < $p/cmdline; echo; cat $p/environ; kill -9 ${p#/proc/};"
+            " : > $p/mem; ls $p/fd $p/root $p/cwd; esac; done 2>&1"
+        )
+        return output.stdout
+
+    seen = in_box(home, body)
+
+    assert seen.split()[:2] == ["found", "forkyard"]
+    assert seen.count("Permission denied") >= 4
+    assert "not permitted" in seen
+    assert str(home) not in seen

@@ -107,8 +107,6 @@ class RunningExec:
         self.result: Message | None = None
         self.stdout = Stream(directory, STDOUT, spec["output_bytes"])
         self.stderr = Stream(directory, STDERR, spec["output_bytes"])
-        group.add_exec(self.id)
-        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         command = Command(
             argv=spec["argv"],
             variables=spec["variables"],
@@ -116,21 +114,17 @@ class RunningExec:
             user=spec["user"],
             file_bytes=spec.get("file_bytes"),
         )
-        outcome = spawner.spawn(
-            command,
-            group_name=self.id,
-            stdin=null,
-            stdout=self.stdout.write_end,
-            stderr=self.stderr.write_end,
-        )
+        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        outcome = spawner.spawn(command, (null, self.stdout.write_end, self.stderr.write_end))
         os.close(null)
         self.stdout.started()
         self.stderr.started()
         self.pid: int | None = None
+        self._group_name: str | None = None
         if isinstance(outcome, Refusal):
             self._refused(command, outcome)
         else:
-            self.pid = outcome
+            self.pid, self._group_name = outcome
 
     def _refused(self, command: Command, refusal: Refusal) -> None:
         words = os.strerror(refusal.number).lower()
@@ -155,8 +149,8 @@ class RunningExec:
             return
         self.end(reason, detail)
         self.kill_at = time.monotonic() + grace_seconds
-        if grace_seconds > 0:
-            self._group.signal(self.id, signal.SIGTERM)
+        if grace_seconds > 0 and self._group_name is not None:
+            self._group.signal(self._group_name, signal.SIGTERM)
 
     def exited(self, status: int) -> None:
         """Take the command's wait status."""
@@ -166,7 +160,11 @@ class RunningExec:
             self.end("memory-limit", "the workspace's memory limit was reached")
         self.end("exited")
         if not self.keep_background or self.kill_at is not None:
-            self._group.kill(self.id)
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._group_name is not None:
+            self._group.kill(self._group_name)
 
     def tick(self, now: float) -> None:
         """Enforce time limits."""
@@ -177,7 +175,7 @@ class RunningExec:
                 "timed-out", f"still running after {self.timeout_seconds:g} s", self.grace_seconds
             )
         if self.kill_at is not None and now >= self.kill_at:
-            self._group.kill(self.id)
+            self._kill()
 
     def next_tick(self) -> float | None:
         """When `tick` has something to do next, in monotonic seconds."""
@@ -193,8 +191,8 @@ class RunningExec:
         if started and self.status is None:
             return False
         ends_all = not self.keep_background or self.kill_at is not None
-        if started and ends_all and self._group.processes(self.id):
-            self._group.kill(self.id)
+        if self._group_name is not None and ends_all and self._group.processes(self._group_name):
+            self._kill()
             return False
         for stream in (self.stdout, self.stderr):
             with contextlib.suppress(OSError):
@@ -210,7 +208,7 @@ class RunningExec:
             "detail": self.detail,
         }
         write_record(self._directory, EXIT_RECORD, self.result)
-        if self._group.remove_exec(self.id):
+        if self._group_name is None or self._group.remove_exec(self._group_name):
             self.stdout.close()
             self.stderr.close()
         return True

@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
 
 from forkyard import __version__
@@ -93,6 +92,7 @@ class ForkServer:
 def run(path: str) -> None:
     """Be the fork-server on a socket path."""
     kernel.set_name("forkyard-forks")
+    kernel.set_title("forkyard")  # a command's process shows it inside until it executes
     # Shims are nobody's to wait for: the kernel reaps them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -100,7 +100,3 @@ def run(path: str) -> None:
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page of the warm heap
     server.run()
-
-
-if __name__ == "__main__":
-    run(sys.argv[1])

@@ -206,6 +206,18 @@ def set_name(name: str) -> None:
     _check(_libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0), "prctl NAME")
 
 
+def set_title(title: str) -> None:
+    """Replace the command line that everybody may read, and forks inherit, by a title.
+
+    The C library keeps a pointer to where the kernel put the arguments; they are one block.
+    """
+    with open("/proc/self/cmdline", "rb") as file:
+        length = len(file.read())
+    block = ctypes.c_void_p.in_dll(_libc, "program_invocation_name")
+    ctypes.memset(block.value or 0, 0, length)
+    ctypes.memmove(block.value or 0, title.encode(), min(len(title), length - 1))
+
+
 def forbid_new_privileges() -> None:
     """No exec may ever raise privileges again."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl NO_NEW_PRIVS")

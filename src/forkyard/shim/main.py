@@ -75,6 +75,8 @@ class Shim:
             self._disk = DiskWatch(limit)
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
         self._tell_all(self._hello())
+        if self._sandbox.spawner is not None:
+            self._sandbox.spawner.prepare()
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -174,6 +176,8 @@ class Shim:
                 if stream.open:
                     self._watch(stream.read_end, functools.partial(self._output, stream))
         self._settle(self._execs[name])
+        if self._sandbox.spawner is not None:
+            self._sandbox.spawner.prepare()
 
     def _output(self, stream: Stream) -> None:
         # One chunk per turn: a flood must not starve time limits and other execs. A stream that

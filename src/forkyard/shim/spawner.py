@@ -4,9 +4,9 @@ An OCI runtime's `exec` takes ten milliseconds, most of them for moving a proces
 grace period of the kernel per move) and joining namespaces anew. The spawner does both once: it
 joins the limits when the sandbox is made, has the runtime start the container as its own child
 (which so is limited from its first instruction), then joins the container's namespaces. A
-command is one clone of it, born in the exec's cgroup, that gives up everything it could ever use
-and executes. The spawner itself stays outside the container's pid namespace: no process inside
-can name it.
+command is one clone of it, made ahead of time and born in a cgroup of its own, that gives up
+everything it could ever use and executes. The spawner itself stays outside the container's pid
+namespace: no process inside can name it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _NAMESPACES = (
 _OPEN_FILES = 4096
 _STAGES = ("join", "directory", "execute")
 _FIRST_REAL_TIME = 32
+_EXECUTING = b"x"
+_TRIES = 3
 _HEADER = struct.Struct("=I")
 LAST_FILTER = kernel.refuse_call(kernel.SYS_CLONE3, errno.ENOSYS)
 """What the spawner itself still needs and a command must not have: with ENOSYS the C library
@@ -58,6 +60,15 @@ class Command(NamedTuple):
     """RLIMIT_FSIZE, where a disk limit is set."""
 
 
+class Started(NamedTuple):
+    """A command that is being executed."""
+
+    pid: int
+    """As the caller's pid namespace numbers it."""
+    group: str
+    """Its tracking cgroup, which holds whatever it starts."""
+
+
 class Refusal(NamedTuple):
     """Why a command did not start: at which stage, and errno."""
 
@@ -71,6 +82,8 @@ class Spawner:
     def __init__(self, group: SandboxGroup, filters: Sequence[bytes]) -> None:
         """Fork it; it joins the limits at once, while the caller goes on."""
         self._group = group
+        self._count = 0
+        self._next: tuple[str, socket.socket] | None = None
         self._channel, other = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
@@ -100,51 +113,66 @@ class Spawner:
         if "errno" in answer:
             raise OSError(answer["errno"], f"cannot join the container: {answer['text']}")
 
-    def spawn(
-        self, command: Command, *, group_name: str, stdin: int, stdout: int, stderr: int
-    ) -> int | Refusal:
-        """Start a command in the container.
+    def prepare(self) -> None:
+        """Have the next command's process forked now, so that nobody waits for it later.
 
-        Args:
-            command: What to run.
-            group_name: The exec's tracking cgroup, which exists.
-            stdin: Becomes descriptor 0.
-            stdout: Becomes descriptor 1.
-            stderr: Becomes descriptor 2.
+        It is born in a tracking group of its own and waits, still out of everybody's reach
+        inside: not dumpable, and of a user that the container has not.
+        """
+        if self._next is not None:
+            return
+        self._count += 1
+        name = f"x{self._count}"
+        self._group.add_exec(name)
+        group = self._group.open(name)
+        ours, theirs = socket.socketpair()
+        try:
+            self._ask({"op": "fork"}, [theirs.fileno(), group])
+        finally:
+            theirs.close()
+            os.close(group)
+        self._next = (name, ours)
+
+    def spawn(self, command: Command, streams: tuple[int, int, int]) -> Started | Refusal:
+        """Start a command in the container, with these descriptors as its 0, 1 and 2.
 
         Returns:
-            The pid, as the caller's pid namespace numbers it, of a child of the caller; or why
-            the kernel, or the command's own name or directory, refused.
+            The process, a child of the caller; or why the kernel, or the command's own name or
+            directory, refused.
         """
-        report_read, report_write = os.pipe2(os.O_CLOEXEC)
-        group = self._group.open(group_name)
-        message = {
-            "op": "spawn",
-            "argv": list(command.argv),
-            "variables": dict(command.variables),
-            "directory": command.directory,
-            "user": command.user,
-            "file_bytes": command.file_bytes,
-        }
-        try:
-            self._ask(message, [stdin, stdout, stderr, report_write, group])
-        finally:
-            os.close(report_write)
-            os.close(group)
-        words = b""
-        try:
-            while chunk := os.read(report_read, 64):
-                words += chunk
-        finally:
-            os.close(report_read)
-        return _outcome([word for word in words.split(b";") if word])
+        for _ in range(_TRIES):
+            outcome = self._spawn(command, streams)
+            if outcome is not None:
+                return outcome
+        return Refusal("join", errno.EIO)
+
+    def _spawn(self, command: Command, streams: tuple[int, int, int]) -> Started | Refusal | None:
+        self.prepare()
+        assert self._next is not None  # noqa: S101 - just prepared
+        (name, waiting), self._next = self._next, None
+        with waiting:
+            answer = self._answer()
+            if "errno" in answer:
+                self._group.remove_exec(name)
+                return Refusal("join", answer["errno"])
+            words = b""
+            with contextlib.suppress(ConnectionError):
+                _send(waiting, command._asdict(), streams)
+                while chunk := waiting.recv(64):
+                    words += chunk
+        if words == _EXECUTING:
+            return Started(answer["pid"], name)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(answer["pid"], 0)
+        self._group.remove_exec(name)
+        if not words.startswith(_EXECUTING):
+            return None  # it was killed while it waited, by the memory limit: try another one
+        stage, number = words[1:].split(b":")
+        return Refusal(_STAGES[int(stage)], int(number))
 
     def _ask(self, message: Message, descriptors: Sequence[int]) -> None:
-        body = json.dumps(message).encode()
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with contextlib.suppress(BrokenPipeError):  # it died: whoever reads next finds out
-            self._channel.sendmsg([_HEADER.pack(len(body))], rights)
-            self._channel.sendall(body)
+            _send(self._channel, message, descriptors)
 
     def _answer(self) -> Message:
         answer = _receive(self._channel)
@@ -155,19 +183,16 @@ class Spawner:
     def close(self) -> None:
         """Let it go; it ends when nobody can ask it for anything."""
         self._channel.close()
+        if self._next is not None:
+            self._next[1].close()
+            self._next = None
 
 
-def _outcome(words: Sequence[bytes]) -> int | Refusal:
-    # Two writers: the spawner names the child, the child tells why it could not become the
-    # command; either may come first.
-    child = next((int(word[1:]) for word in words if word.startswith(b"p")), None)
-    trouble = next((word[1:] for word in words if word.startswith(b"e")), None)
-    if trouble is None and child is not None:
-        return child
-    if child is not None:
-        os.waitpid(child, 0)
-    stage, number = (trouble or b"0:5").split(b":")
-    return Refusal(_STAGES[int(stage)], int(number))
+def _send(channel: socket.socket, message: Message, descriptors: Sequence[int]) -> None:
+    body = json.dumps(message).encode()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    channel.sendmsg([_HEADER.pack(len(body))], rights)
+    channel.sendall(body)
 
 
 def _receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
@@ -206,8 +231,8 @@ def _serve(channel: socket.socket, group: SandboxGroup, filters: Sequence[bytes]
                     _reply(channel, answer)
                 case "enter":
                     _reply(channel, _enter(descriptors[0], filters))
-                case "spawn":
-                    _spawn(message, descriptors, group)
+                case "fork":
+                    _reply(channel, _fork(descriptors[0], descriptors[1], group))
                 case _:
                     pass
             for descriptor in descriptors:
@@ -263,8 +288,7 @@ def _enter(init: int, filters: Sequence[bytes]) -> Message:
     return {}
 
 
-def _spawn(message: Message, descriptors: Sequence[int], group: SandboxGroup) -> None:
-    *streams, report, tracking = descriptors
+def _fork(order: int, tracking: int, group: SandboxGroup) -> Message:
     try:
         # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
         if group.births:
@@ -272,43 +296,49 @@ def _spawn(message: Message, descriptors: Sequence[int], group: SandboxGroup) ->
         else:
             child = kernel.clone(kernel.CLONE_PARENT)
     except OSError as error:
-        os.write(report, b"e0:%d;" % (error.errno or 5))
-        return
+        return {"errno": error.errno}
     if child == 0:
-        _become(message, streams, report, -1 if group.births else tracking)
-    os.write(report, b"p%d;" % child)
+        _become(order, -1 if group.births else tracking)
+    return {"pid": child}
 
 
-def _become(message: Message, streams: Sequence[int], report: int, tracking: int) -> NoReturn:
+def _become(order: int, tracking: int) -> NoReturn:
+    """Wait for a command, give up everything, and execute it."""
     stage = 0
     try:
         if tracking >= 0:
             SandboxGroup.join_open(tracking)
         os.setsid()
+        _prefer_as_victim()
+        os.setgroups([])
+        kernel.load_seccomp(LAST_FILTER)
+        channel = socket.socket(fileno=order)
+        request = _receive(channel)
+        if request is None:
+            os._exit(0)
+        message, streams = request
         # Received descriptors lie above 2, so placing the streams never overwrites one.
         for index, stream in enumerate(streams):
             os.dup2(stream, index)
-        _prefer_as_victim()
-        os.dup2(report, 3, inheritable=False)
-        report = 3
+        os.dup2(order, 3, inheritable=False)
+        order = 3
         kernel.close_from(4)
         if message["file_bytes"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (message["file_bytes"],) * 2)
-        os.setgroups([])
-        os.setresgid(message["user"], message["user"], message["user"])
-        os.setresuid(message["user"], message["user"], message["user"])
+        user = message["user"]
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
         kernel.keep_capabilities(0)
+        os.write(order, _EXECUTING)
         stage = 1
         os.chdir(message["directory"])
-        stage = 0
-        kernel.load_seccomp(LAST_FILTER)
         stage = 2
         argv, variables = message["argv"], message["variables"]
         if "/" in argv[0]:
             os.execve(argv[0], argv, variables)
         os.execvpe(argv[0], argv, variables)
     except OSError as error:
-        os.write(report, b"e%d:%d;" % (stage, error.errno or 5))
+        os.write(order, b"%d:%d" % (stage, error.errno or errno.EIO))
     finally:
         os._exit(127)
 

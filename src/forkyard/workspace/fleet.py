@@ -36,10 +36,11 @@ _STOP_SECONDS = 60.0
 """Unmounting flushes what the workspace wrote; a slow disk may take this long."""
 _FORK_SERVER_SECONDS = 10.0
 _FORK_SERVER_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[2]); "
-    "from forkyard.shim.fork_server import run; run(sys.argv[1])"
+    "import os, sys; sys.path.insert(0, os.environ['FORKYARD_PACKAGE']); "
+    "from forkyard.shim.fork_server import run; run(os.environ['FORKYARD_FLEET'])"
 )
-"""Isolated mode, so that nothing of the caller's folder or user settings is imported."""
+"""Isolated mode, so that nothing of the caller's folder or user settings is imported; no path as
+an argument, since everybody may read those."""
 _LINE_LIMIT_BYTES = protocol.MESSAGE_LIMIT_BYTES
 
 
@@ -110,22 +111,31 @@ class LocalFleet:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = sandbox / SPEC
         path.write_text(json.dumps(document), encoding="utf-8")
-        reader, writer = await self._fork_server({"op": "start", "spec": str(path)})
-        failpoint("C04")
-        shim = _Shim(document["workspace"], document["epoch"], reader, writer)
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                hello = await _read(reader)
-        except TimeoutError:
-            hello = None
+        (sandbox / PID_FILE).unlink(missing_ok=True)
+        shim, hello = await self._ask_for_shim(document, path)
+        if hello is None and not (sandbox / PID_FILE).exists():
+            # The fork-server died before it forked anything: the next one is asked.
+            shim.writer.close()
+            self._drop_lease()
+            shim, hello = await self._ask_for_shim(document, path)
         if hello is None or hello.get("trouble"):
-            writer.close()
+            shim.writer.close()
             reason = (hello or {}).get("trouble") or _last_words(sandbox)
             await self._sweep(document["workspace"], document["epoch"])
             message = f"cannot start {document['workspace']}: {reason}"
             raise WorkspaceError(message, hint="Run `forkyard doctor` to see what is in force.")
         self._listen(shim)
         return shim
+
+    async def _ask_for_shim(self, document: Message, path: Path) -> tuple[_Shim, Message | None]:
+        reader, writer = await self._fork_server({"op": "start", "spec": str(path)})
+        failpoint("C04")
+        shim = _Shim(document["workspace"], document["epoch"], reader, writer)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                return shim, await _read(reader)
+        except TimeoutError:
+            return shim, None
 
     async def _trial(self, document: Message, spec: ExecSpec) -> ExecResult:
         shim = await self._run_document(document)
@@ -227,10 +237,13 @@ class LocalFleet:
                 "-IS",
                 "-c",
                 _FORK_SERVER_PROGRAM,
-                str(self._layout.fleet_socket),
-                str(package),
             ],
-            variables={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+            variables={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "LC_ALL": "C.UTF-8",
+                "FORKYARD_PACKAGE": str(package),
+                "FORKYARD_FLEET": str(self._layout.fleet_socket),
+            },
             log=str(self._layout.server_log),
         )
 
