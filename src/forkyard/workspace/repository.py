@@ -114,7 +114,9 @@ class Importer:
         if report["error"] is not None:
             raise WorkspaceError(
                 f"cannot copy {source.path}: {report['error']}",
-                hint="Stop what writes there (a watcher, a server), then build again.",
+                hint="Free space in the state directory, then build again."
+                if report["full"]
+                else "Stop what writes there (a watcher, a server), then build again.",
             )
         for path, reason in report["notes"]:
             say(f"not taken: {path}: {reason}")

@@ -244,13 +244,15 @@ def main() -> None:
     sys.setrecursionlimit(4 * _DEEPEST)
     asked = json.load(sys.stdin)
     copier = Copier(owner=asked["owner"], skip={(dev, ino) for dev, ino in asked["skip"]})
-    report: dict[str, object] = {"error": None}
+    report: dict[str, object] = {"error": None, "full": False}
     try:
         copier.run(asked["source"], asked["target"])
     except CannotCopy as error:
         report["error"] = str(error)
     except OSError as error:
-        report["error"] = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        reason = error.strerror or str(error)
+        report["error"] = f"{error.filename}: {reason}" if error.filename else reason
+        report["full"] = error.errno in (errno.ENOSPC, errno.EDQUOT)
     report |= {
         "files": copier.files,
         "size_bytes": copier.size_bytes,
