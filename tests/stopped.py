@@ -9,6 +9,7 @@ import pickle
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -32,6 +33,16 @@ from forkyard.shim import mounts
 
 T = TypeVar("T")
 Builder = Callable[[Path], None]
+
+
+def quick_folder(prefix: str) -> Path:
+    """Make a directory in memory where there is room: many small trees wait for no disk there."""
+    memory = Path("/dev/shm")
+    room = shutil.disk_usage(memory).free if memory.is_dir() else 0
+    place = memory if room > 2 * 1024**3 else None
+    made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    made.chmod(0o755)
+    return made
 
 
 class Seen(NamedTuple):

@@ -676,9 +676,9 @@ def _(repository: Path) -> None:
     Path("bottom").write_text("x", encoding="ascii")
 
 
-@row("3,000 new files", changed=None)
+@row("1,000 new files")
 def _(repository: Path) -> None:
-    for number in range(3000):
+    for number in range(1000):
         put(repository, b"many/%d/f%d" % (number % 7, number), b"%d\n" % number)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from forkyard.model.workspace import REPOSITORY, RecordedBase
 from security import hostile_worktrees
 from security.hostile_worktrees import ROWS, Row
 from security.poison import POISONS, Canary
-from stopped import Elsewhere, Picture, Yard, git, picture
+from stopped import Elsewhere, Picture, Yard, git, picture, quick_folder
 
 
 class Ground:
@@ -53,7 +52,7 @@ class Ground:
 @pytest.fixture(scope="module")
 def ground() -> Iterator[Ground]:
     """Give the common base."""
-    folder = Path(tempfile.mkdtemp(prefix="fy-hostile-"))
+    folder = quick_folder("fy-hostile-")
     try:
         yield Ground(folder)
     finally:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from forkyard.model.candidate import CandidateStatus
 from forkyard.model.workspace import REPOSITORY
-from stopped import Elsewhere, Yard, picture
+from stopped import Elsewhere, Yard, picture, quick_folder
 
 SEED = int(os.environ.get("FORKYARD_TEST_SEED", "0")) or secrets.randbelow(2**32)
 
@@ -69,7 +69,7 @@ def _rebuild(repository: Path, tree: dict[bytes, object]) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Give a directory for all examples of a test."""
-    made = Path(tempfile.mkdtemp(prefix="fy-random-"))
+    made = quick_folder("fy-random-")
     yield made
     shutil.rmtree(made)
 
@@ -127,7 +127,7 @@ def _examples(count: int) -> Callable[[Path], None]:
 
 def test_random_tree_is_carried_or_refused(folder: Path) -> None:
     """A few each time; the seed is printed where one fails."""
-    _examples(12)(folder)
+    _examples(10)(folder)
 
 
 @pytest.mark.deep

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 
 from forkyard.candidate.gitobjects import ObjectReader
-from forkyard.candidate.walk import LIST, LOOK, READ
+from forkyard.candidate.reading import LIST, LOOK, READ
 from forkyard.shim import kernel
 
 TEXT_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Self
 
-from forkyard.candidate.walk import LIST, READ
+from forkyard.candidate.reading import LIST, READ
 from forkyard.shim import kernel
 
 OBJECT_BYTES = 4 * 1024**2

@@ -13,8 +13,8 @@ import os
 import stat
 from collections.abc import Iterable
 
+from forkyard.candidate.reading import LIST
 from forkyard.candidate.trees import LINK
-from forkyard.candidate.walk import LIST
 from forkyard.shim import kernel
 
 _IN_THE_WAY = frozenset({errno.ENOTDIR, errno.ELOOP})
@@ -29,6 +29,13 @@ class TreeWriter:
         self._root = root
         self.replaced: list[bytes] = []
         """What stood in the way and was removed."""
+
+    def directory(self, path: bytes) -> int:
+        """Open a directory, made where there is none, whatever stood in the way."""
+        opened = self._open(_parts(path), create=True)
+        if opened is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return opened
 
     def remove(self, path: bytes) -> bool:
         """Remove a file or link, and the directories that become empty by it.

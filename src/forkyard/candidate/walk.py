@@ -12,18 +12,16 @@ names in it are looked at in the merged view, so the cost follows the change.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from forkyard.candidate.reading import LIST, LOOK, read_file
 from forkyard.candidate.trees import (
     DIRECTORY,
     EMPTY_TREE,
-    LINK,
     Entry,
     TreeSource,
     encode_tree,
@@ -33,10 +31,6 @@ from forkyard.candidate.trees import (
 from forkyard.shim import kernel
 
 MIB = 1024**2
-CHUNK_BYTES = MIB
-LOOK = os.O_PATH | os.O_NOFOLLOW
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 LISTED_LEFT_OUT = 1000
 """So many things left out are named; the rest is counted."""
@@ -224,8 +218,11 @@ class Walk:
             return self._subdirectory(place, name, old)
         if is_leaf:
             return self._leaf(place.merged, path, status, old)
-        self.found.leave_out(path, _special(status.st_mode))
+        self._special(path, status)
         return None
+
+    def _special(self, path: bytes, status: os.stat_result) -> None:
+        self.found.leave_out(path, _kind(status.st_mode))
 
     def _git_data(self, merged: int, name: bytes, path: bytes) -> None:
         status = os.stat(name, dir_fd=merged, follow_symlinks=False)
@@ -375,7 +372,7 @@ def _is_litter(name: bytes, status: os.stat_result) -> bool:
     )
 
 
-def _special(mode: int) -> str:
+def _kind(mode: int) -> str:
     for test, kind in (
         (stat.S_ISFIFO, "a fifo"),
         (stat.S_ISSOCK, "a socket"),
@@ -385,44 +382,3 @@ def _special(mode: int) -> str:
         if test(mode):
             return f"{kind}, which git cannot hold"
     return "neither file, directory nor link"
-
-
-def read_file(directory: int, path: bytes, expected: os.stat_result) -> Iterator[bytes]:
-    """Give a regular file's bytes, after making sure that it is the one that was looked at.
-
-    Raises:
-        OSError: ESTALE, the tree changed under us; it must be of a stopped workspace.
-    """
-    descriptor = kernel.open_beneath(directory, path, READ)
-    try:
-        status = os.fstat(descriptor)
-        same = (
-            status.st_ino == expected.st_ino
-            and status.st_dev == expected.st_dev
-            and status.st_size == expected.st_size
-            and stat.S_ISREG(status.st_mode)
-        )
-        if not same:
-            raise OSError(errno.ESTALE, "the file changed while it was read")
-        left = expected.st_size
-        while left:
-            chunk = os.read(descriptor, min(CHUNK_BYTES, left))
-            if not chunk:
-                raise OSError(errno.ESTALE, "the file became shorter while it was read")
-            left -= len(chunk)
-            yield chunk
-    finally:
-        os.close(descriptor)
-
-
-def read_blob(root: int, path: bytes, mode: int) -> tuple[int, Iterator[bytes]]:
-    """Give the size and bytes of a file or link by its path below a repository."""
-    descriptor = kernel.open_beneath(root, path, LOOK)
-    try:
-        status = os.fstat(descriptor)
-        if mode == LINK:
-            target = os.readlink(b"", dir_fd=descriptor)
-            return len(target), iter((target,))
-        return status.st_size, read_file(root, path, status)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, TypedDict
 
 from forkyard.candidate import gitdir, jail
+from forkyard.candidate.reading import read_blob
 from forkyard.candidate.trees import (
     EMPTY_TREE,
     FILE,
@@ -26,7 +27,7 @@ from forkyard.candidate.trees import (
     TreeIndex,
     write_tree_index,
 )
-from forkyard.candidate.walk import Findings, Walk, WalkLimits, read_blob
+from forkyard.candidate.walk import Findings, Walk, WalkLimits
 
 GIT_IGNORE = b".gitignore"
 IGNORE_FILE_BYTES = 1024**2

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import BinaryIO, TypedDict
 
 from forkyard.candidate import jail, rules
+from forkyard.candidate.reading import CHUNK_BYTES, LOOK, read_blob
 from forkyard.candidate.tree_writer import TreeWriter
-from forkyard.candidate.trees import EXECUTABLE, LINK, TreeIndex
-from forkyard.candidate.walk import CHUNK_BYTES, LOOK, Change, Walk, read_blob
+from forkyard.candidate.trees import EXECUTABLE, LINK, Entry, TreeIndex, mode_of
+from forkyard.candidate.walk import Change, Walk
 from forkyard.candidate.walker_main import BASE_LIMITS, raw, text
 from forkyard.shim import kernel
 
@@ -54,9 +55,8 @@ def main() -> None:
         )
     )
     jail.confine(user=job["user"], capability=jail.CAP_DAC_OVERRIDE)
-    repository = jail.open_repository(views.merged, job["repository"])
-    if repository is None:
-        raise RuntimeError(f"{job['repository']} is no directory")
+    # what ran in the workspace may have removed the very directory, or made it a link
+    repository = TreeWriter(views.merged).directory(os.fsencode(job["repository"]).strip(b"/"))
     writer = TreeWriter(repository)
     is_restoring = job["mode"] == "restore"
     answer = restore(job, views, writer, repository) if is_restoring else lay(job, writer)
@@ -94,6 +94,46 @@ def _next_content(contents: BinaryIO) -> Iterator[bytes]:
     contents.read(1)
 
 
+class RestoreWalk(Walk):
+    """Looks for protected paths that are not as the base has them.
+
+    The tree may have been changed by code of the candidate since, so nothing is read that need
+    not be: only files that match, and of the size that they should have.
+    """
+
+    def __init__(self, trees: TreeIndex, base_view: int, patterns: list[str]) -> None:
+        """Keep what to look for."""
+        super().__init__(trees=trees, limits=BASE_LIMITS, base_view=base_view)
+        self._patterns = patterns
+
+    def _leaf(
+        self, merged: int, path: bytes, status: os.stat_result, old: Entry | None
+    ) -> Entry | None:
+        is_link = stat.S_ISLNK(status.st_mode)
+        name = text(path)
+        if not rules.matches(name, self._patterns) and not (
+            is_link and rules.could_hold(name, self._patterns)
+        ):
+            return old
+        mode = mode_of(status)
+        if (
+            old is not None
+            and old.mode == mode
+            and self._size_in_base(path) == status.st_size
+            and self._content_id(merged, path.rpartition(b"/")[2], status) == old.oid
+        ):
+            return old
+        self.found.changes.append(Change(path, old, Entry(mode, _UNREAD), 0, 0))
+        return old
+
+    def _special(self, path: bytes, status: os.stat_result) -> None:
+        super()._special(path, status)
+        self.found.changes.append(Change(path, None, Entry(0, _UNREAD), 0, 0))
+
+
+_UNREAD = bytes(20)
+
+
 def restore(
     job: WriteJob, views: jail.OpenViews, writer: TreeWriter, repository: int
 ) -> dict[str, object]:
@@ -104,39 +144,39 @@ def restore(
     hint = jail.open_repository(views.upper, job["repository"])
     if hint is None:
         return {"removed": [], "written": []}
-    walk = Walk(trees=TreeIndex(job["index"]), limits=BASE_LIMITS, base_view=base)
+    walk = RestoreWalk(TreeIndex(job["index"]), base, job["patterns"])
     walk.run(repository, hint, bytes.fromhex(job["base"]))
-    wanted = sorted(c for c in walk.found.changes if _is_wanted(c, job["patterns"]))
-    removed = [c.path for c in reversed(wanted) if c.old is None and writer.remove(c.path)]
+    # a fifo in a protected file's place is two findings: the file is gone, and the fifo is there
+    wanted = {
+        change.path: change
+        for change in sorted(walk.found.changes, key=lambda change: change.old is not None)
+        if rules.matches(text(change.path), job["patterns"])
+        or (change.new is not None and change.new.mode == LINK)
+    }
+    removed = [
+        path
+        for path, change in sorted(wanted.items(), reverse=True)
+        if change.old is None and writer.remove(path)
+    ]
     written = []
-    for change in wanted:
+    for path, change in sorted(wanted.items()):
         if change.old is not None:
-            permissions, chunks = _from_base(base, change)
-            writer.write(change.path, change.old.mode, permissions, chunks)
-            written.append(change.path)
+            permissions, chunks = _from_base(base, path, change.old)
+            writer.write(path, change.old.mode, permissions, chunks)
+            written.append(path)
     return {
         "removed": [text(path) for path in sorted(removed)],
         "written": [text(path) for path in written],
     }
 
 
-def _is_wanted(change: Change, patterns: list[str]) -> bool:
-    path = text(change.path)
-    if rules.matches(path, patterns):
-        return True
-    is_link = change.new is not None and change.new.mode == LINK
-    return is_link and rules.could_hold(path, patterns)
-
-
-def _from_base(base: int, change: Change) -> tuple[int, Iterator[bytes]]:
-    if change.old is None:
-        raise RuntimeError("an added path has nothing in the base")
-    descriptor = kernel.open_beneath(base, change.path, LOOK)
+def _from_base(base: int, path: bytes, old: Entry) -> tuple[int, Iterator[bytes]]:
+    descriptor = kernel.open_beneath(base, path, LOOK)
     try:
         permissions = stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777
     finally:
         os.close(descriptor)
-    return permissions, read_blob(base, change.path, change.old.mode)[1]
+    return permissions, read_blob(base, path, old.mode)[1]
 
 
 if __name__ == "__main__":
