@@ -114,9 +114,10 @@ class Machine:
             case CommandKind.COLLECT:
                 assert attempt.ending is not None
                 attempt = replace(attempt, candidate=new_candidate_id())
-                quiet = attempt.ending in (AttemptState.CANCELLED, AttemptState.INTERRUPTED)
-                state = attempt.ending if quiet else AttemptState.EVALUATING
-                self._attempt(attempt, state)
+                if attempt.ending in (AttemptState.CANCELLED, AttemptState.INTERRUPTED):
+                    self._attempt(attempt, attempt.ending)
+                else:
+                    self._attempt(attempt, AttemptState.EVALUATING)
             case CommandKind.EVALUATE:
                 assert attempt.ending is not None
                 self._attempt(attempt, attempt.ending)
@@ -125,6 +126,8 @@ class Machine:
                 self._attempt(attempt, command.ending)
             case CommandKind.CLEAN_UP:
                 self.state.apply(replace(attempt, cleanup="done"))
+            case _:
+                raise AssertionError(command)
 
     def _for_run(self, command: Command, run: Run) -> None:
         progress = list(run.progress)
@@ -143,6 +146,8 @@ class Machine:
                 run = replace(run, state=RunState.RUNNING)
             case CommandKind.FINISH:
                 run = replace(run, state=RunState.FINISHED)
+            case _:
+                raise AssertionError(command)
         progress[command.task] = one
         self.state.apply(replace(run, progress=tuple(progress)))
 
