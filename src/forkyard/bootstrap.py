@@ -32,6 +32,7 @@ from forkyard.server.collecting import AttemptCollector
 from forkyard.server.endpoint import listen
 from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
+from forkyard.server.sessions import Sessions
 from forkyard.server.submission import Submission
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
@@ -128,6 +129,8 @@ async def assemble(
     await templates.recover()
     await applications.recover()
     await coordinator.start()
+    sessions = Sessions(journal=journal, workspaces=workspaces, clock=clock)
+    watching = asyncio.create_task(sessions.run(), name="sessions")
     try:
         yield Services(
             layout=layout,
@@ -148,10 +151,12 @@ async def assemble(
             maintenance=_Maintenance(
                 coordinator=coordinator, workspaces=workspaces, journal=journal
             ),
+            sessions=sessions,
             started_at=clock.now(),
             stopping=stopping,
         )
     finally:
+        watching.cancel()
         await coordinator.close()
         await workspaces.close()
         await fleet.close()

@@ -9,6 +9,7 @@ from typing import Self
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
 from forkyard.client.resources import Candidates, Runs, Snapshots, Templates
+from forkyard.client.session import Session
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces
 from forkyard.config import Layout, state_directory
@@ -42,10 +43,11 @@ class Client:
         self._starter = Starter(self.layout)
         self._start = start
         self._connection = Connection(self.layout.api_socket, self._revive)
+        self._session = Session(self._connection, self._revive)
         self.events = Events(self._connection, self._revive)
         self.templates = Templates(self._connection)
         self.snapshots = Snapshots(self._connection)
-        self.workspaces = Workspaces(self._connection)
+        self.workspaces = Workspaces(self._connection, self._session)
         self.runs = Runs(self._connection, self.events)
         self.candidates = Candidates(self._connection)
 
@@ -68,8 +70,9 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; the server goes on."""
-        await self._connection.close()
+        """Close the connection; the server goes on, and removes what is ephemeral and left."""
+        await self._session.end()
+        self._connection.close()
 
     async def version(self) -> VersionInfo:
         """Ask which server answers."""

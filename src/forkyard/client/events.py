@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from forkyard.client.connection import LOST, TRIES, Connection
+from forkyard.client.connection import TRIES, Connection
+from forkyard.client.http import LostError
 from forkyard.errors import StoreError
 from forkyard.wire.schema import EventInfo
 
@@ -39,8 +40,8 @@ class Events:
             if run is not None:
                 query["run"] = run
             try:
-                async with self._connection.open("/v1/events", query) as response:
-                    async for line in response.aiter_lines():
+                async with self._connection.open("/v1/events", query) as answer:
+                    async for line in answer.lines():
                         failures = 0
                         if line.startswith(": from "):
                             position = int(line.removeprefix(": from "))
@@ -49,12 +50,12 @@ class Events:
                             event = EventInfo.model_validate_json(line.removeprefix("data: "))
                             position = event.sequence
                             yield event
-            except LOST as error:
+            except LostError as error:
                 failures += 1
                 if failures == TRIES:
                     raise StoreError(
                         "cannot follow the server's events: it went away",
                         hint="Look at server.log in the state directory.",
                     ) from error
-            await self._connection.close()
+            self._connection.close()
             await self._revive()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from forkyard.client.connection import Connection
 from forkyard.client.results import ExecOutcome, Patch
+from forkyard.client.session import Session
 from forkyard.errors import ForkyardError, NotFoundError, WorkspaceError
 from forkyard.model.ids import new_exec_id
 from forkyard.model.workspace import NetworkPolicy
@@ -110,7 +111,7 @@ class Workspace:
 
     async def _kill(self, exec_id: str) -> None:
         with contextlib.suppress(ForkyardError):
-            await self._connection.ask("POST", f"/v1/execs/{exec_id}/kill", Nothing)
+            await self._connection.ask("POST", f"/v1/execs/{exec_id}/kill", ExecInfo)
 
     async def _output(self, info: ExecInfo, stream: str, inline: str | None) -> bytes:
         if inline is not None:
@@ -191,9 +192,10 @@ class Workspace:
 class Workspaces:
     """All workspaces of an installation."""
 
-    def __init__(self, connection: Connection) -> None:
-        """Keep the connection."""
+    def __init__(self, connection: Connection, session: Session) -> None:
+        """Keep the connection, and the session that ephemeral ones live in."""
         self._connection = connection
+        self._session = session
 
     async def create(
         self,
@@ -211,7 +213,7 @@ class Workspaces:
             snapshot: Name or id; or else
             template: the snapshot of this template's newest build.
             display_name: For people.
-            ephemeral: Deleted when its client goes.
+            ephemeral: Deleted when this client goes, however it goes.
             network: `none` (default) or `open`.
             limits: What differs from the snapshot's.
 
@@ -219,6 +221,8 @@ class Workspaces:
             NotFoundError: No such snapshot or template.
             ConflictError: It is not ready.
         """
+        if ephemeral:
+            self._session.begin()
         info = await self._connection.ask(
             "POST",
             "/v1/workspaces",
@@ -230,6 +234,7 @@ class Workspaces:
                 ephemeral=ephemeral,
                 network=NetworkPolicy(network),
                 limits=limits,
+                session=self._session.id if ephemeral else None,
             ),
         )
         return Workspace(self._connection, info)

@@ -74,6 +74,18 @@ async def collect_garbage(call: Call) -> GarbageReport:
     return GarbageReport(removed=list(await call.services.maintenance.collect_garbage()))
 
 
+async def session(call: Call) -> StreamingResponse:
+    """Stream nothing for as long as a client is there; its ephemeral workspaces go with it."""
+    name = call.parameters["id"]
+    if not (8 <= len(name) <= 64 and name.isascii() and name.isalnum()):  # noqa: PLR2004
+        raise bad_query("id", "must be 8 to 64 letters and digits")
+    return StreamingResponse(
+        call.services.sessions.hold(name, call.services.stopping),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store"},
+    )
+
+
 async def stop(call: Call) -> Nothing:
     """Exit soon; sandboxes stay."""
     only_if_idle = call.asked(StopRequest).only_if_idle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 
@@ -18,7 +19,9 @@ from forkyard.server.spaces import find_workspace
 from forkyard.server.table import Call, bad_query
 from forkyard.server.views import exec_view
 from forkyard.wire.errors import printable
-from forkyard.wire.schema import INLINE_OUTPUT_BYTES, ExecInfo, ExecRequest, Nothing
+from forkyard.wire.schema import INLINE_OUTPUT_BYTES, ExecInfo, ExecRequest
+
+KILL_AGAIN_SECONDS = 0.5
 
 
 def find_exec(services: Services, text: str) -> Exec:
@@ -121,9 +124,21 @@ async def exec_output(call: Call) -> StreamingResponse:
     )
 
 
-async def kill_exec(call: Call) -> Nothing:
-    """End an exec and what it left behind; one that is over stays as it is."""
+async def kill_exec(call: Call) -> ExecInfo:
+    """End an exec and what it left behind, and wait for that; one that is over stays as it is."""
     row = find_exec(call.services, call.parameters["id"])
     if row.state is not ExecState.ENDED:
-        await call.services.workspaces.kill_exec(row.workspace, row.id)
-    return Nothing()
+        row = await _end(call.services, row)
+    return exec_view(row)
+
+
+async def _end(services: Services, row: Exec) -> Exec:
+    over = asyncio.ensure_future(services.workspaces.wait_exec(row.id))
+    try:
+        while not over.done():
+            # Again and again: one that is journalled but only just being started hears it late.
+            await services.workspaces.kill_exec(row.workspace, row.id)
+            await asyncio.wait({over}, timeout=KILL_AGAIN_SECONDS)
+        return over.result()
+    finally:
+        over.cancel()

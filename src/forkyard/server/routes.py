@@ -80,6 +80,8 @@ ROUTES: tuple[Route, ...] = (
     _row("POST", "/v1/stop", "Exit; sandboxes stay", about.stop, Nothing, StopRequest),
     _row("GET", "/v1/drivers", "Which agent drivers exist", about.drivers, list[DriverInfo]),
     _row("POST", "/v1/gc", "Remove what nothing needs", about.collect_garbage, GarbageReport),
+    _row("GET", "/v1/sessions/{id}", "Be there, for ephemeral workspaces", about.session,
+         "text/event-stream"),
     # templates
     _row("POST", "/v1/templates", "Keep a recipe under a name", spaces.apply_template,
          TemplateInfo, TemplateRequest, status=201),
@@ -117,7 +119,7 @@ ROUTES: tuple[Route, ...] = (
     _row("GET", "/v1/execs/{id}", "Show an exec", execs.show_exec, ExecInfo),
     _row("GET", "/v1/execs/{id}/output", "What it printed", execs.exec_output, BYTES,
          query=_STREAM),
-    _row("POST", "/v1/execs/{id}/kill", "End it", execs.kill_exec, Nothing),
+    _row("POST", "/v1/execs/{id}/kill", "End it", execs.kill_exec, ExecInfo),
     # runs
     _row("POST", "/v1/runs", "Submit a run", runs.submit_run, RunInfo, SubmitRequest, status=201),
     _row("GET", "/v1/runs", "List runs", runs.list_runs, list[RunSummary]),

@@ -7,7 +7,7 @@ cancelled without undoing what was begun: a client that goes away ends its wait,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -78,6 +78,10 @@ class WorkspaceService(Protocol):
         keep_background: bool = True,
     ) -> Exec:
         """Run a command to its end, or attach to the exec of that id."""
+        ...
+
+    async def wait_exec(self, exec_id: ExecId) -> Exec:
+        """Wait for the end of an exec."""
         ...
 
     async def kill_exec(self, workspace: WorkspaceId, exec_id: ExecId) -> None:
@@ -175,6 +179,14 @@ class MaintenanceService(Protocol):
         ...
 
 
+class SessionService(Protocol):
+    """Knows which clients are there."""
+
+    def hold(self, session: str, stopping: asyncio.Event) -> AsyncIterator[bytes]:
+        """Be a client's stream; its end is the client's end."""
+        ...
+
+
 class Isolator(Protocol):
     """Says what isolation is in force."""
 
@@ -197,6 +209,7 @@ class Services:
     runs: RunService
     candidates: CandidateService
     maintenance: MaintenanceService
+    sessions: SessionService
     started_at: str
     stopping: asyncio.Event
     """Set when the server is about to exit: streams end themselves then."""

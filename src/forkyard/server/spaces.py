@@ -21,6 +21,7 @@ from forkyard.model.workspace import (
 from forkyard.server.lookup import find
 from forkyard.server.output import stream_file
 from forkyard.server.services import Services
+from forkyard.server.sessions import is_a_persons, owner_of
 from forkyard.server.table import Answer, Call
 from forkyard.wire.schema import (
     FileChangeInfo,
@@ -236,6 +237,7 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
         display_name=body.display_name,
         ephemeral=body.ephemeral,
         network=body.network,
+        owner=owner_of(body.session) if body.ephemeral and body.session else None,
         limits=merged_limits(body.limits, snapshot.limits),
     )
     return WorkspaceInfo.model_validate(workspace)
@@ -247,7 +249,7 @@ async def list_workspaces(call: Call) -> Answer:
     return [
         WorkspaceInfo.model_validate(one)
         for one in call.services.journal.state.workspaces.values()
-        if one.state is not WorkspaceState.DELETED and (everything or one.owner is None)
+        if one.state is not WorkspaceState.DELETED and (everything or is_a_persons(one))
     ]
 
 
@@ -297,7 +299,7 @@ async def workspace_patch(call: Call) -> PatchInfo:
 
 def _own(services: Services, text: str) -> Workspace:
     workspace = find_workspace(services, text)
-    if workspace.owner is not None:
+    if not is_a_persons(workspace):
         raise ConflictError(
             f"cannot change workspace {workspace.id}: it serves {workspace.owner}",
             hint="Cancel its run with `forkyard cancel RUN`; it goes with it.",

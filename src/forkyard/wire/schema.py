@@ -152,7 +152,7 @@ class WorkspaceRequest(RequestModel):
     ephemeral: bool = False
     network: NetworkPolicy = NetworkPolicy.NONE
     limits: LimitsRequest | None = None
-    session: str | None = None
+    session: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{8,64}$")] | None = None
     """With ephemeral: the client session whose end deletes it."""
 
     @model_validator(mode="after")
@@ -293,12 +293,6 @@ class StopRequest(RequestModel):
     """Ask the server to exit; running sandboxes stay and are re-attached at the next start."""
 
     only_if_idle: bool = False
-
-
-class SessionInfo(AnswerModel):
-    """A client's session: ephemeral workspaces of it are deleted when it goes."""
-
-    id: str
 
 
 PatchInfo.model_rebuild()
