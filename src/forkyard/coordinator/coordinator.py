@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from forkyard.base.clock import Clock
@@ -33,6 +33,9 @@ from forkyard.model.run import Run, RunLimits, Task
 from forkyard.store.journal import Journal
 
 _log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 1.0
+"""Keeps a loop that breaks at once from filling the log and the processor."""
 
 
 class Coordinator:
@@ -123,8 +126,8 @@ class Coordinator:
         for line in await self.reaper.at_start():
             _log.info("Reaped %s", line)
         self._tasks = [
-            asyncio.create_task(self.reconciler.run(), name="reconciler"),
-            asyncio.create_task(self.reaper.run(), name="reaper"),
+            asyncio.create_task(_for_ever(self.reconciler.run), name="reconciler"),
+            asyncio.create_task(_for_ever(self.reaper.run), name="reaper"),
         ]
 
     async def close(self) -> None:
@@ -170,3 +173,13 @@ class Coordinator:
                 f"cannot find attempt {attempt}", hint="List them with `forkyard status RUN`."
             )
         return log_files(self._layout, found)
+
+
+async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """Begin a loop again that a bug of ours ended; it decides from the journal, not memory."""
+    while True:
+        try:
+            await work()
+        except Exception:  # noqa: BLE001 - runs must not hang because of it
+            _log.exception("A loop of the coordinator ended; it begins again")
+        await asyncio.sleep(RESTART_SECONDS)
