@@ -150,7 +150,7 @@ def test_a_process_that_waits_for_the_next_command_is_out_of_reach(home: Path) -
         output = await box.sh(
             "sleep 0.5; for p in /proc/[0-9]*; do n=$(cat $p/comm); case $n in forkyard*) echo found;"
             " tr '\\0' ' ' < $p/cmdline; echo; cat $p/environ; kill -9 ${p#/proc/};"
-            " : > $p/mem; ls $p/fd $p/root $p/cwd; esac; done 2>&1"
+            " (: > $p/mem); ls $p/fd $p/root $p/cwd; esac; done 2>&1"
         )
         return output.stdout
 
