@@ -11,7 +11,7 @@ import pytest
 from forkyard.errors import WorkspaceError
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import RepositorySource, Snapshot, SnapshotState
-from forkyard.workspace.sealing import verify
+from forkyard.workspace.sealed_repository import verify
 from station import Station, git, make_repository, station
 
 pytestmark = pytest.mark.anyio
@@ -194,6 +194,23 @@ async def test_sealing_is_refused_when_objects_are_missing(here: Station, tmp_pa
     assert here.left() == before
     states = {row.state for row in here.journal.state.snapshots.values() if row.sealed_of}
     assert states == {SnapshotState.FAILED}
+
+
+async def test_git_works_when_a_sealed_repository_has_submodules(
+    here: Station, tmp_path: Path
+) -> None:
+    """Their files stay; their histories are gone, and no command of git stumbles over that."""
+    source, library = make_repository(tmp_path / "src"), make_repository(tmp_path / "lib")
+    git(library, "branch", SECRET)
+    allow = ("-c", "protocol.file.allow=always")
+    git(source, *allow, "submodule", "add", "-q", str(library), "deep/vendor")
+    git(source, "commit", "-qm", "submodule")
+    snapshot = await here.snapshot_of(RepositorySource(path=str(source), include_uncommitted=True))
+    _, fork = await fork_sealed(here, snapshot)
+    assert await here.run(fork, "git status --short; cat deep/vendor/a.txt") == "two\n"
+    said = await here.run(fork, "echo x >> a.txt; git add -A && git diff --cached --name-only")
+    assert said == "a.txt\n"
+    assert await here.run(fork, f"grep -rl {SECRET} . || true") == ""
 
 
 async def test_an_object_too_many_is_noticed_when_a_pack_is_verified(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ that pack in a repository of our own, prove that it holds those objects and no o
 
 Limits: a repository kept outside the work tree (``--separate-git-dir``), or a second clone lying
 in the workspace, is not found by this; a nested repository keeps its own history. Submodules'
-histories go with the old `.git`.
+histories go with the old `.git`, and so does the `.git` in each of their folders: pointing to
+nothing, it would make `git add` fail.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +35,13 @@ from forkyard.model.workspace import (
     Workspace,
 )
 from forkyard.workspace.layers import OPAQUE
+from forkyard.workspace.sealed_repository import (
+    gitlinks,
+    give_to_user,
+    index_pack,
+    verify,
+    write_repository,
+)
 from forkyard.workspace.trusted_git import git, git_or_error
 from forkyard.workspace.workspaces import Origin, Workspaces
 
@@ -42,7 +49,6 @@ PACK_LIMIT_BYTES = 64 * 1024**3
 PACK_SECONDS = 1800.0
 INDEX_LIMIT_BYTES = 1024**3
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*")
 
 _PACK = (
     'printf "%s\\n" "$BASE" | git --no-replace-objects -c core.fsmonitor=false'
@@ -50,16 +56,6 @@ _PACK = (
 )
 _SHALLOW = 'f="$(git rev-parse --git-path shallow)" && { [ ! -f "$f" ] || cat "$f"; }'
 _INDEX = "git read-tree HEAD && git update-index -q --refresh; [ -f .git/index ]"
-
-_CONFIG = """\
-[core]
-\trepositoryformatversion = 0
-\tfilemode = true
-\tbare = false
-\tlogallrefupdates = true
-[diff]
-\tignoreSubmodules = all
-"""
 
 
 class Sealing:
@@ -123,10 +119,12 @@ class Sealing:
         self, snapshot: Snapshot, pending: Snapshot, base: RecordedBase, layer: LayerId
     ) -> None:
         root = self._layers.start(layer)
-        folder = self._lay_parents(root, snapshot, base.repository)
+        folder = self._lay_folders(root, snapshot, base.repository) / ".git"
+        folder.mkdir(mode=0o755)
+        os.setxattr(folder, OPAQUE, b"y")
         if base.commit is None:
             write_repository(folder, branch=None, commit=None)
-            _give_to_user(folder)
+            give_to_user(folder)
             await self._layers.finish(layer)
             return
         quarantine = root.with_name(f"{root.name}.quarantine")
@@ -136,6 +134,8 @@ class Sealing:
             )
             await self._take_pack(snapshot, pending, base, quarantine)
             await verify(quarantine, base.commit)
+            for path in await gitlinks(quarantine, base.commit):
+                self._hide_submodule(root, snapshot, f"{base.repository}/{path}")
             await asyncio.to_thread(
                 write_repository,
                 folder,
@@ -145,19 +145,19 @@ class Sealing:
             )
         finally:
             self._layers.discard(quarantine)
-        _give_to_user(folder)
+        give_to_user(folder)
         await self._layers.finish(layer)
         failpoint("S03")
         await self._add_index(pending, base, layer)
         await self._layers.sync()
 
-    def _lay_parents(self, root: Path, snapshot: Snapshot, repository: str) -> Path:
-        """Repeat the folders above the repository as the merged tree has them.
+    def _lay_folders(self, root: Path, snapshot: Snapshot, folder: str) -> Path:
+        """Repeat a folder and those above it as the merged tree has them.
 
         In an overlay the topmost layer's folder gives owner and permissions.
         """
         path, inside = root, ""
-        for part in repository.strip("/").split("/"):
+        for part in folder.strip("/").split("/"):
             inside = f"{inside}/{part}"
             found = self._layers.lookup(snapshot.layers, inside)
             if found is None or not found.is_directory:
@@ -165,13 +165,15 @@ class Sealing:
                     f"cannot seal snapshot {snapshot.name}: {inside} is no folder in it"
                 )
             path = path / part
-            path.mkdir()
+            path.mkdir(exist_ok=True)
             os.chown(path, found.facts.st_uid, found.facts.st_gid)
             path.chmod(stat.S_IMODE(found.facts.st_mode))
-        folder = path / ".git"
-        folder.mkdir(mode=0o755)
-        os.setxattr(folder, OPAQUE, b"y")
-        return folder
+        return path
+
+    def _hide_submodule(self, root: Path, snapshot: Snapshot, folder: str) -> None:
+        """Delete a submodule's `.git` in the merged tree, whatever it is there."""
+        if self._layers.lookup(snapshot.layers, f"{folder}/.git") is not None:
+            os.mknod(self._lay_folders(root, snapshot, folder) / ".git", stat.S_IFCHR, 0)
 
     async def _take_pack(
         self, snapshot: Snapshot, pending: Snapshot, base: RecordedBase, quarantine: Path
@@ -182,7 +184,7 @@ class Sealing:
             shallow = await self._run(workspace, base, _SHALLOW, limit=INDEX_LIMIT_BYTES)
             roots = shallow.read_text(encoding="ascii", errors="replace").split()
             packed = await self._run(workspace, base, _PACK, limit=PACK_LIMIT_BYTES)
-            await _index_pack(packed, quarantine)
+            await index_pack(packed, quarantine)
         finally:
             await self._workspaces.delete(workspace)
         held = [
@@ -263,96 +265,6 @@ class Sealing:
                 hint="Run `git fsck` in the repository the snapshot was made from.",
             )
         return output / "stdout"
-
-
-async def _index_pack(pack: Path, quarantine: Path) -> None:
-    """Index a pack that a sandbox made: every object is unpacked and named by its own hash."""
-    folder = quarantine / "objects" / "pack"
-    folder.mkdir(exist_ok=True)
-    copied = folder / "pack-taken.pack"
-    await asyncio.to_thread(shutil.copyfile, pack, copied)
-    await git_or_error(
-        "read the packed history",
-        "index-pack",
-        "--no-rev-index",
-        str(copied),
-        variables={"GIT_DIR": str(quarantine)},
-        timeout_seconds=PACK_SECONDS,
-    )
-
-
-async def verify(quarantine: Path, commit: str) -> None:
-    """Prove that a repository holds what a commit reaches, all of it, and nothing else.
-
-    Raises:
-        WorkspaceError: An object is missing, or one too many is there.
-    """
-    variables = {"GIT_DIR": str(quarantine)}
-    kind = await git("cat-file", "-t", commit, variables=variables)
-    if kind.stdout.strip() != b"commit":
-        raise WorkspaceError(f"cannot seal history: {commit} is no commit in what was packed")
-    reached = await git_or_error(
-        "seal history", "rev-list", "--objects", "--no-object-names", commit, variables=variables
-    )
-    held = await git_or_error(
-        "seal history",
-        "cat-file",
-        "--batch-all-objects",
-        "--batch-check=%(objectname)",
-        variables=variables,
-    )
-    too_many = set(held.split()) - set(reached.split())
-    if too_many:
-        raise WorkspaceError(
-            f"cannot seal history: {len(too_many)} objects are not part of {commit}'s history"
-        )
-    missing = set(reached.split()) - set(held.split())
-    if missing:
-        raise WorkspaceError(f"cannot seal history: {len(missing)} objects of {commit} are missing")
-
-
-def write_repository(
-    folder: Path, *, branch: str | None, commit: str | None, quarantine: Path | None = None
-) -> None:
-    """Write a `.git` of ours: one branch, the verified pack, no remote, log, hook or other ref."""
-    name = branch if branch is not None and is_branch_name(branch) else "main"
-    for path in ("objects/pack", "objects/info", "refs/heads", "refs/tags", "info"):
-        (folder / path).mkdir(parents=True, exist_ok=True)
-    (folder / "HEAD").write_text(f"ref: refs/heads/{name}\n", encoding="utf-8")
-    (folder / "config").write_text(_CONFIG, encoding="utf-8")
-    if commit is not None and quarantine is not None:
-        reference = folder / "refs" / "heads" / name
-        reference.parent.mkdir(parents=True, exist_ok=True)
-        reference.write_text(f"{commit}\n", encoding="ascii")
-        for pack in sorted((quarantine / "objects" / "pack").iterdir()):
-            copy = folder / "objects" / "pack" / pack.name
-            shutil.copyfile(pack, copy)
-            copy.chmod(0o444)
-        if (quarantine / "shallow").exists():
-            shutil.copyfile(quarantine / "shallow", folder / "shallow")
-
-
-def is_branch_name(name: str) -> bool:
-    """Say whether a name is safe and valid as a branch's file name."""
-    return (
-        _BRANCH.fullmatch(name) is not None
-        and ".." not in name
-        and "//" not in name
-        and not name.endswith(("/", "."))
-        and not any(
-            part.startswith(".") or part.endswith(".lock") or part == "HEAD"
-            for part in name.split("/")
-        )
-    )
-
-
-def _give_to_user(folder: Path) -> None:
-    """Give a tree that we wrote ourselves to the sandbox's user."""
-    for parent, _, files in os.walk(folder):
-        os.chown(parent, STORAGE_USER_ID, STORAGE_USER_ID)
-        for name in files:
-            path = Path(parent) / name
-            os.chown(path, STORAGE_USER_ID, STORAGE_USER_ID, follow_symlinks=False)
 
 
 def _files_below(root: Path) -> Iterator[str]:
