@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -13,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from forkyard import ConflictError, NotFoundError, __version__, connect
@@ -40,11 +40,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def raw(home: Path, method: str, path: str, body: bytes = b"") -> httpx2.Response:
-    """Ask the server without the SDK."""
-    transport = httpx2.HTTPTransport(uds=str(Layout(home).api_socket))
-    with httpx2.Client(transport=transport, base_url="http://x") as http:
-        return http.request(method, path, content=body)
+def raw(home: Path, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Ask the server without the SDK; give status and body."""
+    connection = http.client.HTTPConnection("server")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(Layout(home).api_socket))
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -146,10 +152,10 @@ async def test_every_error_has_the_one_shape(
 ) -> None:
     """Code, message and problems, whoever noticed it."""
     async with Client(module_home):
-        answer = await asyncio.to_thread(raw, module_home, method, path, body)
-    error = answer.json()["error"]
+        told, content = await asyncio.to_thread(raw, module_home, method, path, body)
+    error = json.loads(content)["error"]
 
-    assert (answer.status_code, error["code"]) == (status, code)
+    assert (told, error["code"]) == (status, code)
     assert set(error) == {"code", "message", "hint", "problems"}
     assert error["message"].startswith("cannot ")
     assert not error["message"].endswith(".")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -65,7 +66,18 @@ class _Wire:
             now - self.idle_since < KEEP_ALIVE_SECONDS
             and not self.reader.at_eof()
             and not self.writer.is_closing()
+            and not self._has_news()
         )
+
+    def _has_news(self) -> bool:
+        """Whether the kernel knows of an end (or of bytes nobody asked for) that we have not read.
+
+        The event loop may not have had a turn since; and a request sent into a closed connection
+        could not be told from one that was acted on.
+        """
+        news = select.poll()
+        news.register(self.writer.get_extra_info("socket"), select.POLLIN | select.POLLHUP)
+        return bool(news.poll(0))
 
 
 @dataclass(slots=True)
