@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,3 +293,24 @@ async def test_no_program_of_the_source_runs_when_it_is_looked_at(
         asked = RepositorySource(path=str(source), include_uncommitted=uncommitted)
         await importer.take(asked, tmp_path / f"repo{uncommitted}", said.append)
     assert not canary.exists()
+
+
+async def test_a_filter_gets_its_owners_rights_when_it_must_run(
+    importer: Importer, said: list[str]
+) -> None:
+    """Counting what is uncommitted may run the user's own filters, but never as root."""
+    folder = Path(tempfile.mkdtemp(prefix="fy-", dir="/srv"))
+    try:
+        folder.chmod(0o777)
+        source = make_repository(folder / "src")
+        git(source, "config", "filter.tell.clean", f"id -u >> {folder}/canary; cat")
+        (source / ".gitattributes").write_text("*.txt filter=tell\n")
+        (source / "a.txt").write_text("six\n")
+        for path in (source, *source.rglob("*")):
+            os.chown(path, 12345, 12345, follow_symlinks=False)
+        asked = RepositorySource(path=str(source), include_uncommitted=True)
+        await importer.take(asked, folder / "repo", said.append)
+        assert set((folder / "canary").read_text().split()) == {"12345"}
+        assert "1 modified, 1 untracked" in said[0]
+    finally:
+        shutil.rmtree(folder)

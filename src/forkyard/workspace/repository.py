@@ -277,6 +277,7 @@ async def _summary(source: Source) -> str:
         "--untracked-files=normal",
         "--ignore-submodules=dirty",
         variables=_trusting(),
+        owner=Path(source.path).stat().st_uid,  # noqa: ASYNC240 - one system call
     )
     where = (
         f"{source.path} at {source.commit[:12]}" if source.commit else f"{source.path} (no commit)"

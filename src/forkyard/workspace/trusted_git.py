@@ -6,6 +6,7 @@ repository or a work tree that a sandbox wrote.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,10 +50,20 @@ async def git(
     stdin: bytes = b"",
     variables: Mapping[str, str] | None = None,
     timeout_seconds: float = 600.0,
+    owner: int = 0,
 ) -> Finished:
-    """Run git and give how it ended, also when it failed."""
+    """Run git and give how it ended, also when it failed.
+
+    A repository's own settings may name filters, which `status` runs: with an `owner` they get
+    that user's rights and not ours.
+    """
+    lowered = (
+        ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups", "--no-new-privs"]
+        if owner and os.geteuid() == 0
+        else []
+    )
     return await run_async(
-        ["git", *SAFE_OPTIONS, *arguments],
+        [*lowered, "git", *SAFE_OPTIONS, *arguments],
         variables={**GIT_VARIABLES, **(variables or {})},
         stdin=stdin,
         directory=str(directory),
