@@ -143,9 +143,9 @@ def mounts() -> str:
     return Path("/proc/self/mounts").read_text()
 
 
-def run(argv: list[str]) -> None:
+def run(argv: list[str], *, folder: Path = Path("/")) -> None:
     """Run a tool that must succeed."""
-    subprocess.run(argv, check=True)
+    subprocess.run(argv, check=True, cwd=folder)
 
 
 class Bench:

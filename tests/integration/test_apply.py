@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -166,6 +167,19 @@ def picture_without_pipes(tree: Path) -> dict[str, tuple[int, int, int, bytes, i
     }
 
 
+async def test_refuses_a_folder_when_it_is_nested_deeper_than_any_recursion(bench: Bench) -> None:
+    """A tree that was made to break whoever walks it is a difference like any other."""
+    lay(bench.tree, BASE)
+    nest = "import os\nfor _ in range(1500):\n os.mkdir('d')\n os.chdir('d')"
+    candidate = await bench.candidate(BASE, RESULT)
+    run([sys.executable, "-c", nest], folder=bench.tree / "folder/to")
+    try:
+        with pytest.raises(ConflictError, match="that also holds the empty 'folder/to/d/d"):
+            await bench.applications.apply_to_tree(candidate, bench.tree)
+    finally:
+        run(["rm", "-rf", str(bench.tree / "folder")])  # deeper than Python itself can remove
+
+
 async def test_lists_every_difference_when_there_are_several(bench: Bench) -> None:
     """One refusal tells all."""
     lay(bench.tree, BASE)
@@ -253,7 +267,10 @@ async def test_keeps_an_edit_when_it_is_saved_between_comparison_and_writing(
     assert expected == contents(bench.tree)
 
 
-@pytest.mark.parametrize("seed", range(60))
+DEEP = [pytest.param(seed, marks=pytest.mark.deep) for seed in range(30, 1500)]
+
+
+@pytest.mark.parametrize("seed", [*range(30), *DEEP])
 async def test_applies_and_undoes_when_trees_are_random(bench: Bench, seed: int) -> None:
     """Any tree becomes any other, and comes back."""
     chance = random.Random(seed)  # noqa: S311 - a test's own dice

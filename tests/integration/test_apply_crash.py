@@ -123,7 +123,10 @@ async def test_leaves_an_edit_alone_when_it_came_between_crash_and_recovery(benc
     assert "edit.txt" in last.note
 
 
-@pytest.mark.parametrize("seed", range(12))
+DEEP = [pytest.param(seed, marks=pytest.mark.deep) for seed in range(8, 150)]
+
+
+@pytest.mark.parametrize("seed", [*range(8), *DEEP])
 async def test_takes_the_way_back_when_random_trees_are_killed_anywhere(
     bench: Bench, seed: int
 ) -> None:

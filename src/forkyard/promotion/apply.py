@@ -9,10 +9,11 @@ that everything needed to go back lies in the record. No git runs in that tree.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -138,12 +139,20 @@ class Applications:
         done = []
         for application in tuple(known.values()):
             if application.state is ApplicationState.WRITING:
-                try:
-                    async with self._target(application.target) as target:
-                        done.append(await self._take_back(application, target, "after a crash"))
-                except ForkyardError:
-                    continue
+                with contextlib.suppress(ForkyardError):
+                    done.append(await self._recover(application))
         return tuple(done)
+
+    async def _recover(self, application: Application) -> Application:
+        try:
+            async with self._target(application.target) as target:
+                return await self._take_back(application, target, "after a crash")
+        except NotFoundError:
+            if application.target.startswith("/"):
+                raise  # it may only be unmounted
+            undone = replace(application, state=ApplicationState.UNDONE)
+            await self._journal.append(undone, "its workspace is gone", expect=application)
+            return undone
 
     async def _to_its_end(self, work: Callable[[], Awaitable[_T]]) -> _T:
         async def one_at_a_time() -> _T:
@@ -268,7 +277,7 @@ class Applications:
         await self._journal.append(undone, note, expect=application)
         return undone
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _target(self, name: str) -> AsyncIterator[Target]:
         if name.startswith("/"):
             yield HostTree(Path(name))
@@ -309,9 +318,6 @@ def _refuse_differences(candidate: Candidate, target: Target, outcome: Outcome) 
 
 
 def _list(differences: tuple[Difference, ...]) -> str:
-    named = [
-        f"{os.fsdecode(d.path).encode(errors='backslashreplace').decode()!r} {d.reason}"
-        for d in differences[:_NAMED_IN_MESSAGE]
-    ]
+    named = [f"{os.fsdecode(d.path)!r} {d.reason}" for d in differences[:_NAMED_IN_MESSAGE]]
     more = len(differences) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")

@@ -194,17 +194,19 @@ def _in_the_way(tree: Tree, path: bytes, mode: str | None, goes: set[bytes]) -> 
     if mode != "folder":
         return f"exists already, as {_words(mode)}"
     # A folder becomes a file: fine when the candidate deletes everything that is in it.
-    held = False
-    for name, is_folder in _listing(tree, path):
-        below = path + b"/" + name
-        held = True
-        if is_folder:
-            inner = _in_the_way(tree, below, "folder", goes)
-            if inner is not None:
-                return inner
-        elif below not in goes:
-            return f"is a folder that also holds {os.fsdecode(below)!r}"
-    return None if held else f"is a folder that also holds the empty {os.fsdecode(path)!r}"
+    pending = [path]  # no recursion: whoever made the tree may have nested it thousands deep
+    while pending:
+        folder = pending.pop()
+        listing = _listing(tree, folder)
+        if not listing:
+            return f"is a folder that also holds the empty {os.fsdecode(folder)!r}"
+        for name, is_folder in listing:
+            below = folder + b"/" + name
+            if is_folder:
+                pending.append(below)
+            elif below not in goes:
+                return f"is a folder that also holds {os.fsdecode(below)!r}"
+    return None
 
 
 def _listing(tree: Tree, path: bytes) -> list[tuple[bytes, bool]]:
