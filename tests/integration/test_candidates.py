@@ -212,6 +212,21 @@ def test_lost_repository_is_collected_as_everything_deleted(stage: Stage, how: s
     assert "the repository's directory is gone" in candidate.left_out[0].reason
 
 
+def test_links_that_lead_outside_are_carried_and_told(stage: Stage) -> None:
+    """A reviewer sees where a link leads before following it."""
+    workspace = stage.fork()
+
+    def change(repository: Path) -> None:
+        (repository / "abs").symlink_to("/etc/passwd")
+        (repository / "docs" / "up").symlink_to("../../outside")
+        (repository / "docs" / "fine").symlink_to("../src/./app.py")
+
+    stage.yard.inside(workspace, change)
+    candidate = stage.yard.collect(workspace, stage.base)
+    assert candidate.facts == {"links_outside": "abs -> /etc/passwd, docs/up -> ../../outside"}
+    assert len(candidate.files) == 3
+
+
 def test_collecting_leaves_the_workspace_as_it_was(stage: Stage) -> None:
     """Neither upper nor layer changes: not a name, not a time."""
     workspace = stage.fork()

@@ -107,6 +107,7 @@ class CandidateMaker:
             ignored_count=taken.ignored.count,
             ignored_bytes=taken.ignored.size_bytes,
             large=taken.large,
+            links_outside=taken.links_outside,
             problems=(*problems, *_stops(taken)),
             outside_scope=tuple(
                 p for p in paths if flags.scope and not rules.matches(p, flags.scope)
@@ -142,6 +143,9 @@ class CandidateMaker:
         facts = {}
         if contents.large:
             facts["large_files"] = str(len(contents.large))
+        if contents.links_outside:
+            shown = (f"{path} -> {target}" for path, target in contents.links_outside[:5])
+            facts["links_outside"] = ", ".join(shown)
         if contents.ignored_count:
             facts["ignored_files"] = str(contents.ignored_count)
             facts["ignored_bytes"] = str(contents.ignored_bytes)

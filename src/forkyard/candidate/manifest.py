@@ -62,6 +62,7 @@ class Contents:
     ignored_count: int
     ignored_bytes: int
     large: Sequence[tuple[str, int]]
+    links_outside: Sequence[tuple[str, str]]
     problems: Sequence[str]
     outside_scope: Sequence[str]
     control_files: Sequence[str]
@@ -108,6 +109,9 @@ def write_manifest(path: Path, contents: Contents, facts: AttemptFacts) -> str:
         "patch": {"sha256": contents.patch_sha256, "bytes": contents.patch_bytes},
         "files": [_file(change) for change in contents.files],
         "large_files": [{"path": path, "bytes": size} for path, size in contents.large],
+        "links_outside": [
+            {"path": path, "target": target} for path, target in contents.links_outside
+        ],
         "left_out": [_left_out(item) for item in contents.left_out],
         "left_out_unlisted": contents.left_out_more,
         "ignored_new": {

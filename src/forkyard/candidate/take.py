@@ -31,6 +31,8 @@ class Taken:
     left_out_more: int
     stops: dict[str, int]
     large: tuple[tuple[str, int], ...]
+    links_outside: tuple[tuple[str, str], ...]
+    """New links that lead out of the repository, and where to. Carried as links."""
     ignored: Ignored = field(default_factory=Ignored)
 
 
@@ -62,16 +64,13 @@ class Taker:
         finally:
             os.close(descriptor)
 
-    async def take(
-        self, workspace: Workspace, base: RecordedBase, *, full: bool, heed_ignored: bool = True
-    ) -> Taken:
+    async def take(self, workspace: Workspace, base: RecordedBase, *, full: bool) -> Taken:
         """Walk a stopped workspace.
 
         Args:
             workspace: Must have no sandbox.
             base: What its snapshot recorded.
             full: Look at every file instead of those that the upper directory names.
-            heed_ignored: Leave new files out that the base's ignore rules cover.
 
         Durability:
             The objects are on disk when this returns.
@@ -82,7 +81,7 @@ class Taker:
             pack = scratch / "pack"
             with self.base_trees(base) as index, pack.open("wb") as pack_file:
                 job: Job = {
-                    "mode": "look",
+                    "mode": "collect",
                     "mount_point": str(self._store.mount_point),
                     "layers": [str(self._layout.layer(layer)) for layer in workspace.layers],
                     "upper": str(self._layout.upper(workspace.id)),
@@ -93,20 +92,20 @@ class Taker:
                     "ignored": [],
                     "limits": asdict(self._limits),
                     "index": index,
-                    "pack": -1,
+                    "pack": pack_file.fileno(),
                 }
-                if heed_ignored:
-                    looked = await ask(READER, job, descriptors=(index,), what=what)
+                descriptors = (index, pack_file.fileno())
+                answer = await ask(READER, job, descriptors=descriptors, what=what)
+                if answer.get("asks"):
                     ignored = await find_ignored(
                         self._store,
-                        answers.sizes(looked, "new"),
-                        answers.pairs(looked, "ignore_files"),
-                        frozenset(answers.words(looked, "base_directories")),
+                        answers.sizes(answer, "new"),
+                        answers.pairs(answer, "ignore_files"),
+                        frozenset(answers.words(answer, "base_directories")),
                     )
-                job["mode"] = "take"
-                job["ignored"] = list(ignored.paths)
-                job["pack"] = pack_file.fileno()
-                answer = await ask(READER, job, descriptors=(index, pack_file.fileno()), what=what)
+                    job["mode"] = "take"
+                    job["ignored"] = list(ignored.paths)
+                    answer = await ask(READER, job, descriptors=descriptors, what=what)
             if answers.number(answer["objects"], "objects"):
                 await self._store.add_pack(pack)
         return Taken(
@@ -119,5 +118,6 @@ class Taker:
             left_out_more=answers.number(answer["left_out_more"], "left_out_more"),
             stops=answers.counts(answer, "stops"),
             large=answers.sizes(answer, "large"),
+            links_outside=answers.pairs(answer, "links_outside"),
             ignored=ignored,
         )

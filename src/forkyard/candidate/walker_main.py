@@ -21,6 +21,7 @@ from forkyard.candidate.reading import read_blob
 from forkyard.candidate.trees import (
     EMPTY_TREE,
     FILE,
+    LINK,
     Entry,
     NoTrees,
     PackWriter,
@@ -39,7 +40,8 @@ class Job(TypedDict):
     """What the helper is asked; paths of the repository are text with surrogate escapes."""
 
     mode: str
-    """`record`, `look` (for new paths) or `take` (changes and their contents)."""
+    """`record`; `take` (changes and their contents); or `collect`: the same, but first ask
+    which new paths are ignored where the base has rules that could say so."""
     mount_point: str
     layers: list[str]
     upper: str | None
@@ -129,16 +131,20 @@ def collect(job: Job, views: jail.OpenViews) -> dict[str, object]:
         hint = jail.open_repository(views.upper, job["repository"]) if views.upper else None
         if hint is None:
             return _untouched(root)
+    limits = WalkLimits(**job["limits"])
+    if job["mode"] == "collect":
+        look = Walk(trees=trees, limits=limits, base_view=base, hashing=False)
+        look.run(merged, hint, root)
+        question = _new_paths(look.found, trees, root, base)
+        if question["new"] and question["ignore_files"]:
+            return {"asks": True, **question}
     walk = Walk(
         trees=trees,
-        limits=WalkLimits(**job["limits"]),
+        limits=limits,
         base_view=base,
-        hashing=job["mode"] == "take",
         ignored=frozenset(map(raw, job["ignored"])),
     )
     result = walk.run(merged, hint, root)
-    if job["mode"] == "look":
-        return _new_paths(walk.found, trees, root, base)
     if merged is None:
         walk.found.leave_out(b"", "the repository's directory is gone, or is a link")
     elif _exists(base, b".git") and not _exists(merged, b".git"):
@@ -159,6 +165,7 @@ def collect(job: Job, views: jail.OpenViews) -> dict[str, object]:
             for change in sorted(walk.found.changes)
         ],
         "large": [[text(path), size] for path, size in walk.found.large],
+        "links_outside": list(_links_outside(walk.found, merged)),
         **_left_out(walk.found),
     }
 
@@ -170,11 +177,24 @@ def _untouched(root: bytes) -> dict[str, object]:
         "objects": 0,
         "changes": [],
         "large": [],
-        "new": [],
-        "ignore_files": [],
-        "base_directories": [],
+        "links_outside": [],
         **nothing,
     }
+
+
+def _links_outside(found: Findings, merged: int | None) -> Iterator[list[str]]:
+    """Give the new links that lead out of the repository, and where to."""
+    for change in sorted(found.changes):
+        if merged is None or change.new is None or change.new.mode != LINK:
+            continue
+        target = b"".join(read_blob(merged, change.path, LINK)[1])
+        depth = change.path.count(b"/")
+        for part in target.split(b"/"):
+            depth += {b"": 0, b".": 0, b"..": -1}.get(part, 1)
+            if depth < 0:
+                break
+        if target.startswith(b"/") or depth < 0:
+            yield [text(change.path), text(target)]
 
 
 def _exists(directory: int, name: bytes) -> bool:
