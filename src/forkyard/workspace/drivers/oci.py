@@ -54,7 +54,7 @@ READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sys
 NAMESPACES = ("pid", "ipc", "uts", "mount", "network", "user", "cgroup")
 CAPABILITY_SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
 
-INIT = ("/bin/sh", "-c", "sleep 2147483647 & while :; do wait; done")
+INIT = ("/bin/sh", "-c", "while :; do sleep 2147483647 & wait $!; done")
 """The container's first process. It reaps whatever is orphaned, and as the container's root
 without capabilities it is out of the reach of the user that commands run as."""
 
@@ -180,7 +180,8 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
             "env": ["PATH=/usr/bin:/bin"],
             "cwd": "/",
             "noNewPrivileges": True,
-            "oomScoreAdj": 500,
+            # Commands get 500 (shim/spawner.py): they are the memory limit's victims, not this one.
+            "oomScoreAdj": 0,
             "capabilities": {name: [] for name in CAPABILITY_SETS},
             "rlimits": [{"type": "RLIMIT_CORE", "hard": 0, "soft": 0}],
         },
