@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from forkyard import __version__
 from forkyard.errors import ConfigError, ForkyardError, InternalError
@@ -65,6 +66,16 @@ class LazyGroup(click.Group):
         """Write the commands from the table, importing none."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, row[1]) for name, row in self._rows.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names and options from the table, importing no command."""
+        names = [
+            CompletionItem(name, help=row[1])
+            for name, row in self._rows.items()
+            if name.startswith(incomplete)
+        ]
+        # Past the group of commands: only options are left to complete.
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -191,19 +191,44 @@ class Runs:
         return await self._connection.ask_list("/v1/runs", RunSummary)
 
     async def watch(self, run: str) -> AsyncIterator[RunInfo]:
-        """Give the run now and after every change, until it is over."""
+        """Give the run now and as it changes, until it is over.
+
+        On the way files and tests are left out; the first and the last one are whole.
+        """
         info = await self.get(run)
         yield info
         if is_over(info):
             return
-        # Asked again once the stream stands, so that no change falls between the two.
-        async for _ in self._events.changes(run=info.id):
-            newer = await self.get(info.id)
-            if newer != info:
-                info = newer
-                yield info
-            if is_over(info):
-                return
+        changed = asyncio.Event()
+
+        async def listen() -> None:
+            # The first change is that the stream stands: asked again then, none is missed.
+            async for _ in self._events.changes(run=info.id):
+                changed.set()
+
+        listening = asyncio.ensure_future(listen())
+        listening.add_done_callback(lambda _: changed.set())
+        try:
+            while not is_over(info):
+                await changed.wait()
+                if listening.done():
+                    listening.result()
+                changed.clear()
+                newer = await self._brief(info.id)
+                if is_over(newer):
+                    newer = await self.get(info.id)
+                if newer != info:
+                    info = newer
+                    yield info
+                # A run of many attempts changes faster than anybody looks.
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            listening.cancel()
+
+    async def _brief(self, run: str) -> RunInfo:
+        return await self._connection.ask(
+            "GET", f"/v1/runs/{run}", RunInfo, query={"brief": "true"}
+        )
 
     async def wait(self, run: str) -> RunInfo:
         """Wait until a run is over, its attempts' workspaces removed."""

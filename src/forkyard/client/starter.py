@@ -30,6 +30,8 @@ STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.01
 ANSWER_SECONDS = 10.0
 LOG_TAIL_BYTES = 2000
+MOST_LOG_BYTES = 8 * 1024**2
+"""A longer one is set aside at the next start; the one before it goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,8 @@ class Starter:
 
     async def _start(self) -> None:
         log = self._layout.server_log
+        if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
+            log.rename(log.with_suffix(".log.1"))
         begin = log.stat().st_size if log.exists() else 0
         pid = await asyncio.to_thread(
             start_detached,

@@ -123,7 +123,8 @@ ROUTES: tuple[Route, ...] = (
     # runs
     _row("POST", "/v1/runs", "Submit a run", runs.submit_run, RunInfo, SubmitRequest, status=201),
     _row("GET", "/v1/runs", "List runs", runs.list_runs, list[RunSummary]),
-    _row("GET", "/v1/runs/{id}", "Show a run", runs.show_run, RunInfo),
+    _row("GET", "/v1/runs/{id}", "Show a run", runs.show_run, RunInfo,
+         query={"brief": "true: without files and tests, for those who look often."}),
     _row("POST", "/v1/runs/{id}/cancel", "End a run, keep its results", runs.cancel_run, RunInfo),
     _row("POST", "/v1/runs/{id}/retry", "Try again what our trouble ended", runs.retry_run,
          RunInfo),

@@ -105,7 +105,8 @@ async def list_runs(call: Call) -> Answer:
 
 async def show_run(call: Call) -> RunInfo:
     """Show a run with everything it has found out."""
-    return run_view(find_run(call.services, call.parameters["id"]), call.services.journal.state)
+    run = find_run(call.services, call.parameters["id"])
+    return run_view(run, call.services.journal.state, is_brief=call.flag("brief"))
 
 
 async def cancel_run(call: Call) -> RunInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from forkyard.model.candidate import Candidate
 from forkyard.model.events import Entity, Event
@@ -25,8 +26,8 @@ from forkyard.wire.results import (
 from forkyard.wire.schema import EventInfo, ExecInfo
 
 
-def run_view(run: Run, state: State) -> RunInfo:
-    """Tell a run with everything it has found out."""
+def run_view(run: Run, state: State, *, is_brief: bool = False) -> RunInfo:
+    """Tell a run with everything it has found out; if brief, without files and tests."""
     attempts = state.attempts_of(run.id)
     return RunInfo(
         id=run.id,
@@ -37,14 +38,16 @@ def run_view(run: Run, state: State) -> RunInfo:
         deadline_at=run.deadline_at,
         cancel_requested=run.cancel_requested,
         tasks=[
-            _task_view(task, progress, [one for one in attempts if one.task == index], state)
+            _task_view(
+                task, progress, [one for one in attempts if one.task == index], state, is_brief
+            )
             for index, (task, progress) in enumerate(zip(run.tasks, run.progress, strict=True))
         ],
     )
 
 
 def _task_view(
-    task: Task, progress: TaskProgress, attempts: list[Attempt], state: State
+    task: Task, progress: TaskProgress, attempts: list[Attempt], state: State, is_brief: bool
 ) -> TaskInfo:
     snapshot = state.snapshots.get(task.snapshot)
     base = None if snapshot is None else snapshot.base
@@ -57,7 +60,7 @@ def _task_view(
             snapshot=task.snapshot,
             uncommitted=base is not None and base.uncommitted,
         ),
-        attempts=[attempt_view(attempt, state) for attempt in attempts],
+        attempts=[attempt_view(attempt, state, is_brief=is_brief) for attempt in attempts],
         ranking=[]
         if ranking is None
         else [RankedInfo.model_validate(place) for place in ranking.places],
@@ -67,10 +70,13 @@ def _task_view(
     )
 
 
-def attempt_view(attempt: Attempt, state: State) -> AttemptInfo:
+def attempt_view(attempt: Attempt, state: State, *, is_brief: bool = False) -> AttemptInfo:
     """Tell an attempt with its candidate and evaluation."""
     candidate = None if attempt.candidate is None else state.candidates.get(attempt.candidate)
     evaluation = None if attempt.evaluation is None else state.evaluations.get(attempt.evaluation)
+    if is_brief:
+        candidate = candidate and replace(candidate, files=())
+        evaluation = evaluation and replace(evaluation, checks=())
     return AttemptInfo(
         id=attempt.id,
         agent=attempt.agent,

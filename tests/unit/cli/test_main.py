@@ -42,6 +42,29 @@ def test_help_and_version_import_nothing_heavy(argument: str) -> None:
     assert ours == {"forkyard.cli", "forkyard.cli.main", "forkyard.errors"}
 
 
+@pytest.mark.parametrize(
+    ("words", "found"), [("forkyard re", {"retry", "regrade"}), ("forkyard ", set(VERBS))]
+)
+def test_completion_imports_nothing_heavy(words: str, found: set[str]) -> None:
+    """A shell asks on every key."""
+    program = (
+        "import json, os, sys\n"
+        "os.environ.update(_FORKYARD_COMPLETE='bash_complete',"
+        f" COMP_WORDS={words!r}, COMP_CWORD='1')\n"
+        "from forkyard.cli.main import root\n"
+        "try:\n"
+        "    root.main(prog_name='forkyard', standalone_mode=False)\n"
+        "finally:\n"
+        "    print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+
+    assert set(json.loads(done.stderr)) & set(HEAVY) == set()
+    assert {line.split(",")[1] for line in done.stdout.split()} == found
+
+
 def test_the_verbs_are_those_of_this_release() -> None:
     """No stub of a later one."""
     assert root.list_commands(None) == VERBS  # type: ignore[arg-type]
