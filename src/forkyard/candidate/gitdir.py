@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forkyard.candidate.gitobjects import ObjectReader
 from forkyard.candidate.reading import LIST, LOOK, READ
@@ -23,8 +23,7 @@ _LONG_ID = re.compile(rb"[0-9a-f]{64}")
 _REF = re.compile(rb"refs/[^\0\n]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(NamedTuple):
     """What HEAD says, as far as it can be believed."""
 
     commit: str | None = None

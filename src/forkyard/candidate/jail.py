@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forkyard.shim import kernel, mounts
 
@@ -23,8 +23,7 @@ DESCRIPTORS = 1024
 """Two for each of 128 nested directories, and to spare."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
+class Views(NamedTuple):
     """Which trees to mount; paths on the host."""
 
     mount_point: str
@@ -36,8 +35,7 @@ class Views:
     """Given when the view is to be written to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenViews:
+class OpenViews(NamedTuple):
     """Descriptors of the mounted trees' roots."""
 
     merged: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from forkyard.candidate import answers
 from forkyard.candidate.answers import Changed
@@ -90,7 +90,7 @@ class Taker:
                     "base": base.tree,
                     "full": full,
                     "ignored": [],
-                    "limits": asdict(self._limits),
+                    "limits": self._limits._asdict(),
                     "index": index,
                     "pack": pack_file.fileno(),
                 }

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import os
 import stat
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from forkyard.candidate.reading import LIST, LOOK, read_file
@@ -44,8 +43,7 @@ LITTER_NAMES = frozenset(
 """Mount points that some agents' own sandboxes leave behind: empty, read-only, these names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WalkLimits:
+class WalkLimits(NamedTuple):
     """Limits of one walk."""
 
     large_bytes: int = 32 * MIB
@@ -75,21 +73,24 @@ class Change(NamedTuple):
     new_size: int
 
 
-@dataclass(slots=True)
 class Findings:
     """What a walk saw."""
 
-    changes: list[Change] = field(default_factory=list)
-    new_paths: list[tuple[bytes, int]] = field(default_factory=list)
-    """Files that the base does not have, with their sizes (when not hashing)."""
-    trees: dict[bytes, bytes] = field(default_factory=dict)
-    """Tree objects that were made."""
-    left_out: list[tuple[bytes, str]] = field(default_factory=list)
-    left_out_more: int = 0
-    large: list[tuple[bytes, int]] = field(default_factory=list)
-    stops: dict[str, int] = field(default_factory=dict)
-    """Hard limits that struck, and how often."""
-    files: int = 0
+    # no dataclass here or in the helpers' other modules: importing dataclasses takes a helper
+    # longer than all the rest that it imports
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.new_paths: list[tuple[bytes, int]] = []
+        """Files that the base does not have, with their sizes (when not hashing)."""
+        self.trees: dict[bytes, bytes] = {}
+        """Tree objects that were made."""
+        self.left_out: list[tuple[bytes, str]] = []
+        self.left_out_more = 0
+        self.large: list[tuple[bytes, int]] = []
+        self.stops: dict[str, int] = {}
+        """Hard limits that struck, and how often."""
+        self.files = 0
 
     def leave_out(self, path: bytes, reason: str) -> None:
         """Note something that is not carried."""
