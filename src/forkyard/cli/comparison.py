@@ -15,7 +15,7 @@ CANNOT_START = frozenset({126, 127})
 
 _GOOD = frozenset({"fail-to-pass", "pass-to-pass", "new-passed"})
 _BAD = frozenset({"still-failing", "regressed", "missing", "new-failed"})
-_FILES_SHOWN = 3
+_BEST_SHOWN = 3
 
 
 def exit_code_of(run: RunInfo) -> int:
@@ -143,14 +143,6 @@ def _reasons(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> list[str]:
         reasons.append(attempt.evaluation.trouble)
     if candidate is not None:
         reasons += candidate.problems
-        for label, paths in (
-            ("changed protected files (restored for the checks)", candidate.protected),
-            ("outside the scope", candidate.outside_scope),
-            ("changed files that run code when opened", candidate.control_files),
-        ):
-            if paths:
-                more = ", ..." if len(paths) > _FILES_SHOWN else ""
-                reasons.append(f"{label}: {', '.join(paths[:_FILES_SHOWN])}{more}")
     for text in (attempt.trouble, attempt.detail):
         if text is not None:
             reasons.append(text)
@@ -158,11 +150,12 @@ def _reasons(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> list[str]:
 
 
 def _show_next(run: RunInfo) -> None:
-    winners = [task.winner for task in run.tasks if task.winner is not None]
+    best = [one for task in run.tasks for one in _best(task)]
     say()
-    if winners:
-        say(f"Next: forkyard diff {short(winners[0])}")
-        say(f"      forkyard apply {short(winners[0])}")
+    if best:
+        for index, candidate in enumerate(best[:_BEST_SHOWN]):
+            say(f"{'     ' if index else 'Next:'} forkyard diff {short(candidate)}")
+        say(f"      forkyard apply {short(best[0]) if len(best) == 1 else 'CANDIDATE'}")
     elif run.state in {"queued", "running"}:
         say(f"Next: forkyard watch {short(run.id)}")
     elif any(one.trouble is not None for task in run.tasks for one in task.attempts) or any(
@@ -173,3 +166,17 @@ def _show_next(run: RunInfo) -> None:
         attempts = [one for task in run.tasks for one in task.attempts]
         if attempts:
             say(f"Next: forkyard logs {short(attempts[0].id)}")
+
+
+def _best(task: TaskInfo) -> list[str]:
+    """Give the winner, or those that solve the task and are tied."""
+    if task.winner is not None:
+        return [task.winner]
+    solving = {
+        one.candidate.id
+        for one in task.attempts
+        if one.candidate is not None
+        and one.evaluation is not None
+        and one.evaluation.verdict == SOLVED
+    }
+    return [one.candidate for one in task.ranking if one.rank == 1 and one.candidate in solving]
