@@ -90,7 +90,7 @@ async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken
         assert await here.run(fork, "cat a.txt") == "mine\n"
 
 
-@pytest.mark.parametrize("failpoint", ["T01", "T02", "C11", "S02"])
+@pytest.mark.parametrize("failpoint", ["T01", "T02", "W11", "S02"])
 async def test_nothing_is_left_when_killed_during_a_build(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:
@@ -110,7 +110,7 @@ async def test_nothing_is_left_when_killed_during_a_build(
         assert built.state is TemplateState.READY
 
 
-@pytest.mark.parametrize("failpoint", ["C02", "S03", "C11@3"])
+@pytest.mark.parametrize("failpoint", ["W02", "W07@2", "S03", "W11@3"])
 async def test_nothing_is_left_when_killed_while_a_history_is_sealed(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:

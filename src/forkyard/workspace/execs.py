@@ -154,7 +154,7 @@ class Execs:
                     hint="Run it again: a new sandbox starts, and the workspace's files are kept.",
                 ) from error
             raise
-        failpoint("C11")
+        failpoint("W11")
         if result.stop_reason is StopReason.INTERRUPTED:
             await self._sandboxes.mark_gone(row.workspace, row.epoch)
         return await self._end(row, result)

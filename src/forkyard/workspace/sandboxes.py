@@ -106,7 +106,7 @@ class Sandboxes:
                 raise WorkspaceError(msg, hint="Look at the state directory's disk.") from error
             raise
         self.adopt(starting)
-        failpoint("C07")
+        failpoint("W07")
 
     def _spec(self, row: Workspace) -> SandboxSpec:
         environment = row.environment

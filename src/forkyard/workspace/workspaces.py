@@ -200,7 +200,7 @@ class Workspaces:
         except BaseException:
             self._slots.discard(row.slot)
             raise
-        failpoint("C02")
+        failpoint("W02")
         self.layers.make_disk(row.id)
 
     async def delete(self, workspace: WorkspaceId) -> None:
