@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +225,68 @@ def test_links_that_lead_outside_are_carried_and_told(stage: Stage) -> None:
     candidate = stage.yard.collect(workspace, stage.base)
     assert candidate.facts == {"links_outside": "abs -> /etc/passwd, docs/up -> ../../outside"}
     assert len(candidate.files) == 3
+
+
+def test_edits_inside_a_submodule_are_carried(stage: Stage, tmp_path: Path) -> None:
+    """A submodule's files are files: neither its gitlink nor commits in it hide anything."""
+    (tmp_path / "library").mkdir()
+    _build(tmp_path / "library")
+
+    def build(repository: Path) -> None:
+        _build(repository)
+        source = str(tmp_path / "library")
+        allowed = ("-c", "protocol.file.allow=always")
+        git(repository, *allowed, "submodule", "--quiet", "add", source, "lib")
+        git(repository, "commit", "-q", "-m", "with library")
+
+    layer = stage.yard.layer(build)
+    base = stage.yard.record(layer)
+    assert base.commit is not None
+    workspace = stage.yard.fork(layer)
+
+    def change(repository: Path) -> None:
+        (repository / "lib" / "src" / "app.py").write_text("x = 2\n")
+        git(repository / "lib", "commit", "-q", "-a", "-m", "inside")
+        (repository / "lib" / "docs" / "a.md").write_text("uncommitted\n")
+
+    stage.yard.inside(workspace, change)
+    candidate = stage.yard.collect(workspace, base)
+    assert candidate.status is CandidateStatus.COMPLETE
+    assert [change.path for change in candidate.files] == ["lib/docs/a.md", "lib/src/app.py"]
+
+
+def _writing(text: str) -> Callable[[Path], None]:
+    def write(repository: Path) -> None:
+        (repository / "src" / "app.py").write_text(text)
+
+    return write
+
+
+def test_many_collections_at_once_do_not_disturb_each_other(stage: Stage) -> None:
+    """One store, many attempts."""
+    workspaces = [stage.fork() for _ in range(6)]
+    for number, workspace in enumerate(workspaces):
+        stage.yard.inside(workspace, _writing(f"x = {number // 2}\n"))
+
+    async def all_at_once() -> list[Candidate]:
+        return await asyncio.gather(
+            *(
+                stage.yard.collector.collect(
+                    ATTEMPT,
+                    workspace,
+                    stage.base,
+                    repository=REPOSITORY,
+                    out=stage.yard.out(workspace),
+                )
+                for workspace in workspaces
+            )
+        )
+
+    candidates = asyncio.run(all_at_once())
+    assert {candidate.status for candidate in candidates} == {CandidateStatus.COMPLETE}
+    trees = [candidate.result_tree for candidate in candidates]
+    assert trees[0::2] == trees[1::2]
+    assert len(set(trees)) == 3
 
 
 def test_collecting_leaves_the_workspace_as_it_was(stage: Stage) -> None:

@@ -637,6 +637,22 @@ def _(repository: Path) -> None:
     (repository / "run.sh").chmod(0o644)
 
 
+@row("executable bit hidden by core.fileMode", changed=(b"a.txt",))
+def _(repository: Path) -> None:
+    _git(repository, "config", "core.fileMode", "false")
+    (repository / "a.txt").chmod(0o755)
+
+
+@row("only in the agent's index", changed=())
+def _(repository: Path) -> None:
+    put(repository, b"gone.txt")
+    _git(repository, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false",
+         "add", "gone.txt")  # fmt: skip
+    _git(repository, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false",
+         "update-index", "--chmod=+x", "a.txt")  # fmt: skip
+    (repository / "gone.txt").unlink()
+
+
 @row("committed and stashed by the agent", changed=(b"c.txt",))
 def _(repository: Path) -> None:
     put(repository, b"c.txt")

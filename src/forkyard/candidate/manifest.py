@@ -71,7 +71,7 @@ class Contents:
 
 _LIMITATIONS = (
     "empty directories, owners, times and extended attributes are not carried",
-    "git data is not carried: commits, branches and stashes of the agent are not, its files are",
+    "what only the agent's index, commits or stashes hold is not carried: files on disk are",
 )
 
 
