@@ -14,6 +14,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from forkyard.base.clock import Clock
 from forkyard.coordinator.agent_steps import AgentSteps
@@ -112,7 +113,8 @@ class Reconciler:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                watcher = group.create_task(self._watch())
+                # from what is known now: an entry that lands before the watcher first runs counts
+                watcher = group.create_task(self._watch(self.journal.sequence))
                 try:
                     while True:
                         self._poked.clear()
@@ -169,10 +171,12 @@ class Reconciler:
             if subject not in self._in_flight:
                 task = group.create_task(self._carry_out(command), name=command.key)
                 self._in_flight[subject] = _InFlight(command, task)
+                # not at the end of its own code: one that is cancelled at once never runs any
+                task.add_done_callback(partial(self._landed, subject))
 
-    async def _watch(self) -> None:
+    async def _watch(self, seen: int) -> None:
         while True:
-            await self.journal.wait_for_change(self.journal.sequence)
+            seen = await self.journal.wait_for_change(seen)
             self._poked.set()
 
     async def _carry_out(self, command: Command) -> None:
@@ -192,9 +196,10 @@ class Reconciler:
             self._remember(command, error, counts=True)
         else:
             self._failures.pop(command.key, None)
-        finally:
-            self._in_flight.pop(command.subject, None)
-            self._poked.set()
+
+    def _landed(self, subject: str, _: asyncio.Task[None]) -> None:
+        self._in_flight.pop(subject, None)
+        self._poked.set()
 
     def _remember(self, command: Command, error: Exception, *, counts: bool) -> None:
         before = self._failures.get(command.key)
