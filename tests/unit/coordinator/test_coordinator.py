@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -386,6 +387,27 @@ def test_reaper_removes_what_nobody_owns_when_started(world: World) -> None:
 
     world.layout.layers.mkdir(parents=True)
     in_world(world, story)
+
+
+def test_run_is_taken_up_when_it_lands_while_the_loop_starts(world: World) -> None:
+    """An entry that becomes visible after the first decision still wakes the loop."""
+
+    async def story() -> None:
+        coordinator = make_coordinator(world)
+        task = await make_task(world, "exit 0")
+        submission = asyncio.create_task(coordinator.submit("run", [task], RunLimits()))
+        await asyncio.sleep(0)
+        loop = asyncio.create_task(coordinator.reconciler.run())
+        # the writer answers meanwhile: its answer is taken in right after the first decision
+        time.sleep(0.2)  # noqa: ASYNC251 - the event loop must not run before it
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            run = await submission
+            assert (await coordinator.wait(run.id)).state is RunState.FINISHED
+        loop.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loop
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
