@@ -79,6 +79,12 @@ def _v2_controllers(root: str) -> list[str]:
     return []
 
 
+def open_roots(hierarchies: Hierarchies) -> dict[str, int]:
+    """Open every hierarchy's top: mount point -> descriptor."""
+    points = dict.fromkeys([*hierarchies.limits.values(), hierarchies.tracking])
+    return {point: os.open(point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for point in points}
+
+
 class GroupLimits(NamedTuple):
     """What the sandbox's group enforces; None means no limit."""
 
@@ -90,14 +96,17 @@ class GroupLimits(NamedTuple):
 class SandboxGroup:
     """The groups of one sandbox, reachable also after the v2 tree left this mount namespace."""
 
-    def __init__(self, hierarchies: Hierarchies, name: str) -> None:
-        """Open the hierarchies; nothing is made yet."""
+    def __init__(self, hierarchies: Hierarchies, roots: dict[str, int], name: str) -> None:
+        """Name the groups; nothing is made yet.
+
+        Args:
+            hierarchies: Where the controllers are.
+            roots: The hierarchies, opened (`open_roots`).
+            name: Of the sandbox.
+        """
         self._hierarchies = hierarchies
         self._name = name
-        points = dict.fromkeys([*hierarchies.limits.values(), hierarchies.tracking])
-        self._roots = {
-            point: os.open(point, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for point in points
-        }
+        self._roots = roots
         self._tracking = self._roots[hierarchies.tracking]
 
     def create(self, limits: GroupLimits) -> None:
@@ -288,12 +297,6 @@ class SandboxGroup:
                 return False
         return True
 
-    def close(self) -> None:
-        """Let go of the hierarchies."""
-        for root in self._roots.values():
-            os.close(root)
-        self._roots = {}
-
     def memory_kills(self) -> int:
         """Count how often the memory limit killed in this sandbox."""
         point = self._hierarchies.limits.get("memory")
@@ -315,11 +318,12 @@ def sweep(hierarchies: Hierarchies, name: str) -> None:
     Raises:
         OSError: A group is still busy after a bounded wait.
     """
-    group = SandboxGroup(hierarchies, name)
+    roots = open_roots(hierarchies)
     try:
-        group.sweep()
+        SandboxGroup(hierarchies, roots, name).sweep()
     finally:
-        group.close()
+        for root in roots.values():
+            os.close(root)
 
 
 def existing(hierarchies: Hierarchies) -> list[str]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 
-from forkyard.shim.sandbox import STAGE
+from forkyard.shim.stage import STAGE
 
 _SECTOR_BYTES = 512
 _MIN_SECONDS = 0.25

@@ -21,6 +21,7 @@ from forkyard.shim import kernel, main, protocol
 _ORPHANED_SECONDS = 10.0
 """Without a lease this long the server is gone for good, and so are we."""
 _REQUEST_SECONDS = 5.0
+_TRIES = 3
 
 
 class ForkServer:
@@ -33,6 +34,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._leases: set[socket.socket] = set()
+        self._spare: socket.socket | None = None
 
     def run(self) -> None:
         """Serve until no lease has been held for a while."""
@@ -46,6 +48,8 @@ class ForkServer:
                     self._lease_over(key.fileobj)
             if self._leases:
                 orphaned_since = time.monotonic()
+                if self._spare is None:
+                    self._spare = self._fork()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
@@ -73,20 +77,35 @@ class ForkServer:
                 )
                 connection.close()
             case "start":
-                self._fork(str((request or {})["spec"]), connection)
+                self._start(str((request or {})["spec"]), connection)
             case _:
                 connection.close()
 
-    def _fork(self, spec: str, connection: socket.socket) -> None:
+    def _start(self, spec: str, connection: socket.socket) -> None:
+        for _ in range(_TRIES):
+            spare, self._spare = self._spare or self._fork(), None
+            try:
+                socket.send_fds(spare, [spec.encode()], [connection.fileno()])
+            except OSError:
+                continue  # it died while it waited
+            finally:
+                spare.close()
+            break
+        connection.close()
+
+    def _fork(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         child = kernel.clone(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS)
         if child == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()
             self._listener.close()
+            ours.close()
             for lease in self._leases:
                 lease.close()
-            main.serve(spec, connection)
-        connection.close()
+            main.stand_by(theirs)
+        theirs.close()
+        return ours
 
 
 def run(path: str) -> None:

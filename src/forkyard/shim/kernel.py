@@ -201,6 +201,11 @@ def die_with_parent() -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl PDEATHSIG")
 
 
+def live_on() -> None:
+    """Take `die_with_parent` back."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0), "prctl PDEATHSIG")
+
+
 def set_name(name: str) -> None:
     """Set the name that ps shows."""
     _check(_libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0), "prctl NAME")

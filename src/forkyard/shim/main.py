@@ -22,10 +22,10 @@ from typing import NoReturn
 from forkyard.shim import kernel, protocol
 from forkyard.shim.disk import DiskWatch
 from forkyard.shim.execs import RunningExec, Stream
-from forkyard.shim.files import read_bytes, write_bytes
-from forkyard.shim.mounts import isolate_mounts
+from forkyard.shim.files import read_at, write_at
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
+from forkyard.shim.stage import Stage
 
 SOCKET = "shim.sock"
 PID_FILE = "shim.pid"
@@ -38,12 +38,12 @@ _LINGER_SECONDS = 0.5
 class Shim:
     """The event loop of one sandbox."""
 
-    def __init__(self, spec: Message, first: socket.socket | None) -> None:
-        """Keep what to run and the connection that asked for it."""
+    def __init__(self, stage: Stage, spec: Message, folder: int, first: socket.socket) -> None:
+        """Keep what to run, the sandbox folder, and the connection that asked for it."""
         self._spec = spec
-        self._sandbox_folder = os.open(spec["sandbox"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._execs_folder = os.open(spec["execs"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._sandbox = Sandbox(spec, self._sandbox_folder)
+        self._folder = folder
+        self._execs_folder = stage.open(spec["execs"], os.O_RDONLY | os.O_DIRECTORY)
+        self._sandbox = Sandbox(stage, spec, folder)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[socket.socket, protocol.LineBuffer] = {}
         self._execs: dict[str, RunningExec] = {}
@@ -59,11 +59,9 @@ class Shim:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._watch(wake_read, lambda: self._woken(wake_read))
-        listener = protocol.listen(f"{self._spec['sandbox']}/{SOCKET}")
-        if self._first is not None:
-            self._accept(self._first)
+        listener = protocol.listen_at(self._folder, SOCKET)
+        self._accept(self._first)
         try:
-            isolate_mounts()
             self._sandbox.make()
         except SandboxError as error:
             self._tell_all({**self._hello(), "trouble": str(error)})
@@ -75,8 +73,7 @@ class Shim:
             self._disk = DiskWatch(limit)
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
         self._tell_all(self._hello())
-        if self._sandbox.spawner is not None:
-            self._sandbox.spawner.prepare()
+        self._sandbox.spawner.prepare()
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -162,22 +159,18 @@ class Shim:
             directory = os.open(
                 name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._execs_folder
             )
-            group, spawner = self._sandbox.group, self._sandbox.spawner
-            assert group is not None  # noqa: S101 - made before the first message is read
-            assert spawner is not None  # noqa: S101 - as above
             one = RunningExec(
                 spec,
                 directory=directory,
-                group=group,
-                spawner=spawner,
+                group=self._sandbox.group,
+                spawner=self._sandbox.spawner,
             )
             self._execs[name] = one
             for stream in (one.stdout, one.stderr):
                 if stream.open:
                     self._watch(stream.read_end, functools.partial(self._output, stream))
         self._settle(self._execs[name])
-        if self._sandbox.spawner is not None:
-            self._sandbox.spawner.prepare()
+        self._sandbox.spawner.prepare()
 
     def _output(self, stream: Stream) -> None:
         # One chunk per turn: a flood must not starve time limits and other execs. A stream that
@@ -286,26 +279,31 @@ def _ignore(_number: int, _frame: object) -> None:
     """Exist, so that SIGCHLD reaches the wake-up pipe."""
 
 
-def serve(spec_path: str, first: socket.socket | None) -> NoReturn:
-    """Be the shim of a sandbox whose spec lies at a path; never returns."""
+def stand_by(orders: socket.socket) -> NoReturn:
+    """Be a spare shim: make the stage, wait for the sandbox to serve, serve it. Never returns.
+
+    Args:
+        orders: Gives one message with the path of a spec, and with it the connection of whoever
+            asked; its end means that no shim is needed any more.
+    """
     status = 70
     try:
         os.chdir("/")
         os.setsid()
         os.umask(0o022)
-        spec = json.loads(read_bytes(spec_path))
-        # The host's /proc is still the one in sight: the only place to learn our pid out there.
-        write_bytes(f"{spec['sandbox']}/{PID_FILE}", os.fsencode(os.readlink("/proc/self")))
-        kernel.set_name("forkyard-shim")
-        log = os.open(
-            f"{spec['sandbox']}/shim.log",
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-            0o600,
-        )
-        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        for source, number in ((null, 0), (log, 1), (log, 2)):
-            os.dup2(source, number)
-        status = Shim(spec, first).run()
+        kernel.set_name("forkyard-spare")
+        kernel.die_with_parent()
+        stage, trouble = _make_stage()
+        message, descriptors = protocol.receive_rights(orders, protocol.MESSAGE_LIMIT_BYTES)
+        if not message:
+            os._exit(0)
+        kernel.live_on()
+        orders.close()
+        with socket.socket(fileno=descriptors[0]) as first:
+            if stage is None:
+                first.sendall(protocol.encode({"op": "hello", "trouble": trouble}))
+                os._exit(1)
+            status = _serve(stage, message.decode(), first)
     except BaseException:  # noqa: BLE001 - the last line of a process: whatever it was, keep it
         import traceback  # noqa: PLC0415 - not worth its memory in every shim
 
@@ -313,3 +311,24 @@ def serve(spec_path: str, first: socket.socket | None) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def _make_stage() -> tuple[Stage | None, str]:
+    try:
+        return Stage(), ""
+    except OSError as error:
+        return None, str(error)
+
+
+def _serve(stage: Stage, spec_path: str, first: socket.socket) -> int:
+    folder = stage.open(os.path.dirname(spec_path), os.O_RDONLY | os.O_DIRECTORY)
+    spec = json.loads(read_at(folder, os.path.basename(spec_path)))
+    write_at(folder, PID_FILE, stage.host_pid.encode())
+    kernel.set_name("forkyard-shim")
+    log = os.open(
+        "shim.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for source, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, number)
+    return Shim(stage, spec, folder, first).run()

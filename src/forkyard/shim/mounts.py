@@ -5,11 +5,13 @@ Every mount that Forkyard makes lives in the mount namespace of one process and 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Sequence
 
 from forkyard.shim import kernel
+from forkyard.shim.files import write_bytes
 
 VIEW_OPTIONS = "index=off,redirect_dir=off,metacopy=off"
 """Then the upper directory names a superset of what was touched, and holds it whole."""
@@ -56,34 +58,36 @@ def _escape(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
-def mapping_namespace(lines: str) -> int:
-    """Make a user namespace with the given id map and give a descriptor of it.
+class MappingNamespace:
+    """A user namespace for id-mapped mounts: a child waits in it until it has its map."""
 
-    Args:
-        lines: Rows ``inside outside count`` for users and groups alike.
+    def __init__(self) -> None:
+        """Make the namespace; the map is given later, when the range is known."""
+        self._ready, ready = os.pipe2(os.O_CLOEXEC)
+        self._child = os.fork()
+        if self._child == 0:
+            try:
+                kernel.die_with_parent()
+                kernel.unshare(kernel.CLONE_NEWUSER)
+                os.write(ready, b"x")
+                signal.pause()
+            finally:
+                os._exit(1)
+        os.close(ready)
 
-    Returns:
-        A descriptor fit for an id-mapped mount; no process lives in the namespace.
-    """
-    ready_read, ready_write = os.pipe()
-    child = os.fork()
-    if child == 0:
+    def descriptor(self, lines: str) -> int:
+        """Map ids, and give a descriptor fit for an id-mapped mount. Once only.
+
+        Args:
+            lines: Rows ``inside outside count`` for users and groups alike.
+        """
         try:
-            kernel.die_with_parent()
-            kernel.unshare(kernel.CLONE_NEWUSER)
-            os.write(ready_write, b"x")
-            signal.pause()
+            if os.read(self._ready, 1) != b"x":
+                raise OSError(errno.EPERM, "cannot make a user namespace")
+            for name in ("uid_map", "gid_map"):
+                write_bytes(f"/proc/{self._child}/{name}", lines.encode())
+            return os.open(f"/proc/{self._child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
-            os._exit(1)
-    os.close(ready_write)
-    try:
-        if os.read(ready_read, 1) != b"x":
-            raise OSError(1, "cannot make a user namespace")
-        for name in ("uid_map", "gid_map"):
-            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:
-                file.write(lines)
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready_read)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+            os.close(self._ready)
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)

@@ -21,6 +21,7 @@ Shim to server:
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import os
@@ -29,6 +30,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Message = dict[str, Any]
+_MOST_DESCRIPTORS = 8
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
@@ -73,6 +75,20 @@ def receive_one(connection: socket.socket) -> Message | None:
     return message if isinstance(message, dict) else None
 
 
+def receive_rights(connection: socket.socket, size: int) -> tuple[bytes, list[int]]:
+    """Receive bytes and the descriptors sent with them, which no exec inherits.
+
+    Not `socket.recv_fds`: that of Python 3.11 drops its flags, and so the close-on-exec bit.
+    """
+    room = socket.CMSG_LEN(_MOST_DESCRIPTORS * array.array("i").itemsize)
+    content, ancillary, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return content, list(descriptors)
+
+
 @contextlib.contextmanager
 def short_path(path: str) -> Iterator[str]:
     """Name a socket in a way that fits sockaddr_un, however long its folder's path is."""
@@ -86,13 +102,22 @@ def short_path(path: str) -> Iterator[str]:
 
 def listen(path: str) -> socket.socket:
     """Listen on a socket only its owner can reach, replacing a dead one."""
+    folder, name = os.path.split(path)
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return listen_at(directory, name)
+    finally:
+        os.close(directory)
+
+
+def listen_at(directory: int, name: str) -> socket.socket:
+    """Do the same below an open directory."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        os.unlink(name, dir_fd=directory)
     before = os.umask(0o177)
     try:
-        with short_path(path) as name:
-            listener.bind(name)
+        listener.bind(f"/proc/self/fd/{directory}/{name}")
     finally:
         os.umask(before)
     listener.listen(128)

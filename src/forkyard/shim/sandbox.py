@@ -9,14 +9,11 @@ import os
 import time
 
 from forkyard.shim import kernel, mounts, network
-from forkyard.shim.cgroups import GroupLimits, SandboxGroup, detect
+from forkyard.shim.cgroups import GroupLimits, SandboxGroup
 from forkyard.shim.files import read_bytes, write_bytes
 from forkyard.shim.protocol import Message
-from forkyard.shim.spawner import Spawner
+from forkyard.shim.stage import STAGE, Stage
 
-STAGE = "/run/w"
-"""In the shim's private tmpfs: the container's mounts come from here, so that no path of the
-state directory shows up inside and a mapped root can reach them."""
 _UNMOUNT_PATIENCE_SECONDS = 5.0
 
 
@@ -27,18 +24,19 @@ class SandboxError(Exception):
 class Sandbox:
     """One container over one overlay, with its cgroups."""
 
-    def __init__(self, spec: Message, directory: int) -> None:
+    def __init__(self, stage: Stage, spec: Message, directory: int) -> None:
         """Keep what to make.
 
         Args:
+            stage: What was made before the spec was known.
             spec: As the fleet wrote it (workspace/drivers/oci.py).
             directory: Descriptor of the workspace's sandbox folder.
         """
         self._spec = spec
         self._directory = directory
-        self._filters = [bytes.fromhex(program) for program in spec["filters"]]
-        self.group: SandboxGroup | None = None
-        self.spawner: Spawner | None = None
+        self._stage = stage
+        self.spawner = stage.spawner
+        self.group = SandboxGroup(stage.hierarchies, stage.roots, self.name)
         self.init_pid = 0
         self.init_descriptor = -1
         self._network: network.OpenNetwork | None = None
@@ -51,7 +49,7 @@ class Sandbox:
     @property
     def pillars(self) -> tuple[int, ...]:
         """Processes without which there is no sandbox."""
-        return (self.init_pid, self.spawner.pid if self.spawner is not None else 0)
+        return (self.init_pid, self.spawner.pid)
 
     def make(self) -> None:
         """Mount, limit and start; what was made is undone by `unmake`, also half-way.
@@ -61,7 +59,7 @@ class Sandbox:
         """
         try:
             self._make_groups()
-            self._make_namespaces()
+            self._open_host()
             self._mount_workspace()
             self._mount_root()
             self._run_container()
@@ -71,30 +69,20 @@ class Sandbox:
         except OSError as error:
             raise SandboxError(str(error)) from error
 
-    def _make_namespaces(self) -> None:
-        # Held open from before, since the tmpfs on /run or a later mount may cover the paths.
-        self._layers = os.open(self._spec["layers_directory"], os.O_PATH | os.O_DIRECTORY)
-        self._disk = os.open(self._spec["disk"], os.O_PATH | os.O_DIRECTORY)
-        self._root = os.open(self._spec["root"], os.O_PATH | os.O_DIRECTORY)
-        staged = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in self._spec["staged"]]
-        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-        kernel.mount(
-            "tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4m"
-        )
-        for folder in ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged"):
-            os.mkdir(f"{STAGE}{folder}", 0o755)
-        for index, source in enumerate(staged):
+    def _open_host(self) -> None:
+        stage, flags = self._stage, os.O_PATH | os.O_DIRECTORY
+        self._layers = stage.open(self._spec["layers_directory"], flags)
+        self._disk = stage.open(self._spec["disk"], flags)
+        self._root = stage.open(self._spec["root"], flags)
+        for index, source in enumerate(self._spec["staged"]):
             # A toolchain in somebody's home: the mapped root could not walk down to it.
             target = f"{STAGE}/staged/{index}"
             os.mkdir(target, 0o755)
-            kernel.clone_mount(source, target, user_namespace=None, readonly=True)
-            os.close(source)
+            descriptor = stage.open(source, flags)
+            kernel.clone_mount(descriptor, target, user_namespace=None, readonly=True)
+            os.close(descriptor)
 
     def _make_groups(self) -> None:
-        hierarchies = detect()
-        if hierarchies is None:
-            raise OSError(errno.EOPNOTSUPP, "no cgroup hierarchy is mounted below /sys/fs/cgroup")
-        self.group = SandboxGroup(hierarchies, self.name)
         limits = self._spec["limits"]
         self.group.create(
             GroupLimits(
@@ -105,13 +93,10 @@ class Sandbox:
         )
         # First of all, since the kernel takes its time to move a process into the limits: the
         # mounts are made meanwhile.
-        self.spawner = Spawner(self.group, self._filters)
-        if hierarchies.layout == "hybrid":
-            # crun 1.8 refuses hybrid hosts; the open descriptors keep the v2 tree reachable.
-            kernel.unmount(hierarchies.tracking, kernel.MNT_DETACH)
+        self.spawner.join(self.group, self.name)
 
     def _mount_workspace(self) -> None:
-        namespace = mounts.mapping_namespace(self._spec["id_map"])
+        namespace = self._stage.mapping.descriptor(self._spec["id_map"])
         try:
             kernel.clone_mount(
                 self._layers, f"{STAGE}/layers", user_namespace=namespace, readonly=True
@@ -130,9 +115,8 @@ class Sandbox:
         finally:
             os.chdir("/")
         # Without the `0 0 1` extent in the id map overlayfs turns read-only without a word.
-        probe = f"{STAGE}/merged/.forkyard-probe"
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        os.unlink(probe)
+        if os.statvfs(f"{STAGE}/merged").f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, "the workspace's files came up read-only")
         for folder in self._spec["folders"]:
             self._ensure_folder(f"{STAGE}/merged{folder}")
 
@@ -151,7 +135,6 @@ class Sandbox:
             os.chdir("/")
 
     def _run_container(self) -> None:
-        assert self.spawner is not None  # noqa: S101 - made before
         write_bytes(f"{STAGE}/bundle/config.json", json.dumps(self._spec["config"]).encode())
         log = os.open(
             "runtime.log",
@@ -182,7 +165,7 @@ class Sandbox:
             )
         self.init_pid = int(read_bytes(f"{STAGE}/pid"))
         self.init_descriptor = kernel.pidfd_open(self.init_pid)
-        self.spawner.enter(self.init_descriptor)
+        self.spawner.enter(self.init_descriptor, self._spec["filters"])
 
     def _runtime_log(self) -> str:
         with contextlib.suppress(OSError):
@@ -203,10 +186,8 @@ class Sandbox:
         if self._network is not None:
             self._network.stop()
             self._network = None
-        if self.spawner is not None:
-            self.spawner.close()
-        if self.group is not None:
-            self.group.sweep()
+        self.spawner.close()
+        self.group.sweep()
         for target in ("root", "roots", "merged", "disk", "layers"):
             _unmount(f"{STAGE}/{target}")
 

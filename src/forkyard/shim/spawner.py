@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from forkyard.shim import kernel
-from forkyard.shim.cgroups import SandboxGroup
-from forkyard.shim.protocol import Message
+from forkyard.shim.cgroups import Hierarchies, SandboxGroup
+from forkyard.shim.protocol import Message, receive_rights
 
 _NAMESPACES = (
     kernel.CLONE_NEWUSER
@@ -40,6 +40,7 @@ _OPEN_FILES = 4096
 _STAGES = ("join", "directory", "execute")
 _FIRST_REAL_TIME = 32
 _EXECUTING = b"x"
+_ORDER = 3
 _TRIES = 3
 _HEADER = struct.Struct("=I")
 LAST_FILTER = kernel.refuse_call(kernel.SYS_CLONE3, errno.ENOSYS)
@@ -79,17 +80,22 @@ class Refusal(NamedTuple):
 class Spawner:
     """The shim's end of its spawner process."""
 
-    def __init__(self, group: SandboxGroup, filters: Sequence[bytes]) -> None:
-        """Fork it; it joins the limits at once, while the caller goes on."""
-        self._group = group
+    def __init__(self, hierarchies: Hierarchies, roots: dict[str, int]) -> None:
+        """Fork it; which sandbox it serves is said by `join`."""
+        self._group: SandboxGroup | None = None
         self._count = 0
         self._next: tuple[str, socket.socket] | None = None
         self._channel, other = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             self._channel.close()
-            _serve(other, group, filters)
+            _serve(other, hierarchies, roots)
         other.close()
+
+    def join(self, group: SandboxGroup, name: str) -> None:
+        """Have it moved into the limits of a sandbox, which the kernel takes its time for."""
+        self._group = group
+        self._ask({"op": "join", "name": name}, [])
 
     def run(self, argv: Sequence[str], *, error_output: int) -> int:
         """Run a trusted program inside the limits, outside the container.
@@ -106,12 +112,16 @@ class Spawner:
             raise OSError(answer["errno"], f"cannot join the cgroups: {answer['text']}")
         return int(answer["status"])
 
-    def enter(self, init: int) -> None:
-        """Join the namespaces of the container's first process, given by pidfd."""
-        self._ask({"op": "enter"}, [init])
-        answer = self._answer()
-        if "errno" in answer:
-            raise OSError(answer["errno"], f"cannot join the container: {answer['text']}")
+    def enter(self, init: int, filters: Sequence[str]) -> None:
+        """Have it join the namespaces of the container's first process, given by pidfd.
+
+        Args:
+            init: The first process.
+            filters: Compiled system call filters in hexadecimal, in the order to load them.
+
+        A failure is told by the first `spawn`.
+        """
+        self._ask({"op": "enter", "filters": list(filters)}, [init])
 
     def prepare(self) -> None:
         """Have the next command's process forked now, so that nobody waits for it later.
@@ -121,6 +131,7 @@ class Spawner:
         """
         if self._next is not None:
             return
+        assert self._group is not None  # noqa: S101 - nothing runs before `join`
         self._count += 1
         name = f"x{self._count}"
         self._group.add_exec(name)
@@ -149,6 +160,7 @@ class Spawner:
     def _spawn(self, command: Command, streams: tuple[int, int, int]) -> Started | Refusal | None:
         self.prepare()
         assert self._next is not None  # noqa: S101 - just prepared
+        assert self._group is not None  # noqa: S101 - as above
         (name, waiting), self._next = self._next, None
         with waiting:
             answer = self._answer()
@@ -165,9 +177,9 @@ class Spawner:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(answer["pid"], 0)
         self._group.remove_exec(name)
-        if not words.startswith(_EXECUTING):
+        if not words:
             return None  # it was killed while it waited, by the memory limit: try another one
-        stage, number = words[1:].split(b":")
+        stage, number = words.removeprefix(_EXECUTING).split(b":")
         return Refusal(_STAGES[int(stage)], int(number))
 
     def _ask(self, message: Message, descriptors: Sequence[int]) -> None:
@@ -196,7 +208,7 @@ def _send(channel: socket.socket, message: Message, descriptors: Sequence[int]) 
 
 
 def _receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
-    header, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 8, socket.MSG_CMSG_CLOEXEC)
+    header, descriptors = receive_rights(channel, _HEADER.size)
     if len(header) < _HEADER.size:
         return None
     (left,) = _HEADER.unpack(header)
@@ -211,7 +223,7 @@ def _receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
     return (message, descriptors) if isinstance(message, dict) else None
 
 
-def _serve(channel: socket.socket, group: SandboxGroup, filters: Sequence[bytes]) -> NoReturn:
+def _serve(channel: socket.socket, hierarchies: Hierarchies, roots: dict[str, int]) -> NoReturn:
     """Be the spawner: answer until the shim's end closes."""
     status = 1
     try:
@@ -222,17 +234,21 @@ def _serve(channel: socket.socket, group: SandboxGroup, filters: Sequence[bytes]
         for number in range(1, _FIRST_REAL_TIME):
             if number not in (signal.SIGKILL, signal.SIGSTOP):
                 signal.signal(number, signal.SIG_DFL)
-        trouble = _join(group)
+        births = hierarchies.unified
+        trouble: Message | None = None
         while (request := _receive(channel)) is not None:
             message, descriptors = request
             match message["op"]:
+                case "join":
+                    trouble = _join(SandboxGroup(hierarchies, roots, message["name"]))
                 case "run":
                     answer = trouble or {"status": _run(message["argv"], descriptors[0])}
                     _reply(channel, answer)
                 case "enter":
-                    _reply(channel, _enter(descriptors[0], filters))
+                    trouble = trouble or _enter(descriptors[0], message["filters"])
                 case "fork":
-                    _reply(channel, _fork(descriptors[0], descriptors[1], group))
+                    order, tracking = descriptors
+                    _reply(channel, trouble or _fork(order, tracking, births=births))
                 case _:
                     pass
             for descriptor in descriptors:
@@ -270,7 +286,7 @@ def _run(argv: Sequence[str], error_output: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _enter(init: int, filters: Sequence[bytes]) -> Message:
+def _enter(init: int, filters: Sequence[str]) -> Message | None:
     try:
         kernel.setns(init, _NAMESPACES)
         os.chdir("/")
@@ -282,23 +298,23 @@ def _enter(init: int, filters: Sequence[bytes]) -> Message:
         kernel.forbid_new_privileges()
         kernel.set_undumpable()
         for program in filters:
-            kernel.load_seccomp(program)
+            kernel.load_seccomp(bytes.fromhex(program))
     except OSError as error:
         return {"errno": error.errno, "text": os.strerror(error.errno or 0)}
-    return {}
+    return None
 
 
-def _fork(order: int, tracking: int, group: SandboxGroup) -> Message:
+def _fork(order: int, tracking: int, *, births: bool) -> Message:
     try:
         # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
-        if group.births:
+        if births:
             child = kernel.clone_into(tracking, kernel.CLONE_PARENT)
         else:
             child = kernel.clone(kernel.CLONE_PARENT)
     except OSError as error:
         return {"errno": error.errno}
     if child == 0:
-        _become(order, -1 if group.births else tracking)
+        _become(order, -1 if births else tracking)
     return {"pid": child}
 
 
@@ -312,7 +328,12 @@ def _become(order: int, tracking: int) -> NoReturn:
         _prefer_as_victim()
         os.setgroups([])
         kernel.load_seccomp(LAST_FILTER)
-        channel = socket.socket(fileno=order)
+        if order != _ORDER:
+            os.dup2(order, _ORDER, inheritable=False)
+            order = _ORDER
+        kernel.close_from(_ORDER + 1)
+        _rehearse()
+        channel = socket.socket(fileno=order)  # closes the descriptor where it is let go
         request = _receive(channel)
         if request is None:
             os._exit(0)
@@ -320,27 +341,50 @@ def _become(order: int, tracking: int) -> NoReturn:
         # Received descriptors lie above 2, so placing the streams never overwrites one.
         for index, stream in enumerate(streams):
             os.dup2(stream, index)
-        os.dup2(order, 3, inheritable=False)
-        order = 3
-        kernel.close_from(4)
         if message["file_bytes"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (message["file_bytes"],) * 2)
-        user = message["user"]
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        _become_user(message["user"])
         kernel.keep_capabilities(0)
         os.write(order, _EXECUTING)
         stage = 1
         os.chdir(message["directory"])
         stage = 2
-        argv, variables = message["argv"], message["variables"]
-        if "/" in argv[0]:
-            os.execve(argv[0], argv, variables)
-        os.execvpe(argv[0], argv, variables)
+        _execute(message["argv"], message["variables"])
     except OSError as error:
         os.write(order, b"%d:%d" % (stage, error.errno or errno.EIO))
     finally:
         os._exit(127)
+
+
+def _become_user(user: int) -> None:
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def _execute(argv: list[str], variables: Mapping[str, str]) -> None:
+    if "/" in argv[0]:
+        os.execve(argv[0], argv, variables)
+    os.execvpe(argv[0], argv, variables)
+
+
+def _rehearse() -> None:
+    """Go through the motions once, to no effect.
+
+    After a fork every page is copied at its first write, which takes longer than all that is
+    done there; so let that happen now, while nobody waits.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        _send(ours, {"argv": [], "variables": {}}, [ours.fileno()])
+        received = _receive(theirs)
+    if received is not None:
+        descriptor = received[1][0]
+        os.dup2(descriptor, descriptor)
+        os.close(descriptor)
+    _become_user(-1)
+    os.chdir("/")
+    with contextlib.suppress(OSError):
+        _execute(["/nonexistent"], {"PATH": "/nonexistent"})
 
 
 def _prefer_as_victim() -> None:

@@ -25,7 +25,7 @@ from forkyard.model.workspace import (
     WORKSPACE_ROOT,
     NetworkPolicy,
 )
-from forkyard.shim.sandbox import STAGE
+from forkyard.shim.stage import STAGE
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
 from forkyard.workspace.drivers.seccomp import filters
 from forkyard.workspace.image_host import HOST_NAME, HostEntry, host_root

@@ -1,0 +1,57 @@
+"""What every sandbox needs, made before it is known which one: a spare shim waits on its stage.
+
+Namespaces, the private /proc and /run, the spawner and a user namespace without a map are the
+same for all; making them ahead takes ten milliseconds out of each start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from forkyard.shim import kernel
+from forkyard.shim.cgroups import Hierarchies, detect, open_roots
+from forkyard.shim.mounts import MappingNamespace, isolate_mounts
+from forkyard.shim.spawner import Spawner
+
+STAGE = "/run/w"
+"""In the shim's private tmpfs: the container's mounts come from here, so that no path of the
+state directory shows up inside and a mapped root can reach them."""
+FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged")
+
+
+class Stage:
+    """Private mounts, the cgroup hierarchies held open, and the helpers of one shim."""
+
+    def __init__(self) -> None:
+        """Make it; the calling process has a mount and a pid namespace of its own already.
+
+        Raises:
+            OSError: This machine lacks something that every sandbox needs.
+        """
+        # The host's /proc is still the one in sight: the only place to learn our pid out there.
+        self.host_pid = os.readlink("/proc/self")
+        isolate_mounts()
+        # The tmpfs on /run covers what lies there on the host, which may be asked for by path.
+        self._run = os.open("/run", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        hierarchies = detect()
+        if hierarchies is None:
+            raise OSError(errno.EOPNOTSUPP, "no cgroup hierarchy is mounted below /sys/fs/cgroup")
+        self.hierarchies: Hierarchies = hierarchies
+        self.roots = open_roots(hierarchies)
+        if hierarchies.layout == "hybrid":
+            # crun 1.8 refuses hybrid hosts; the open descriptors keep the v2 tree reachable.
+            kernel.unmount(hierarchies.tracking, kernel.MNT_DETACH)
+        safe = kernel.MS_NOSUID | kernel.MS_NODEV
+        kernel.mount("proc", "/proc", "proc", safe | kernel.MS_NOEXEC)
+        kernel.mount("tmpfs", "/run", "tmpfs", safe, "mode=755,size=4m")
+        for folder in FOLDERS:
+            os.mkdir(f"{STAGE}{folder}", 0o755)
+        self.spawner = Spawner(hierarchies, self.roots)
+        self.mapping = MappingNamespace()
+
+    def open(self, path: str, flags: int) -> int:
+        """Open something of the host by its path."""
+        if path == "/run" or path.startswith("/run/"):
+            return os.open(f".{path[4:]}", flags | os.O_CLOEXEC, dir_fd=self._run)
+        return os.open(path, flags | os.O_CLOEXEC)
