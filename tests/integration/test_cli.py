@@ -84,7 +84,7 @@ def test_a_run_ends_in_a_comparison_and_exit_code_0(module_home: Path, repositor
     )
 
     assert "uncommitted work included" in done.stderr
-    assert "good: running" in done.stderr
+    assert "good: finished" in done.stderr
     assert "solved" in done.stdout
     assert "Next: forkyard diff cand_" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
@@ -323,3 +323,53 @@ def test_a_reader_that_goes_away_is_no_error(module_home: Path) -> None:
     os.close(writing)
 
     assert "Traceback" not in done.stderr
+
+
+def test_a_task_file_with_several_tasks_and_held_out_tests(
+    module_home: Path, repository: Path, tmp_path: Path
+) -> None:
+    """Held-out files are laid for the evaluation only; exit 0 needs a solution in every task."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "judge.sh").write_text("grep -q fixed state\n")
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "name: two\n"
+        "start: {repository: {path: repo}}\n"
+        "agents:\n"
+        "  - name: a\n"
+        "    driver: command\n"
+        "    command: 'test ! -e judge.sh && eval \"$PROMPT\"'\n"
+        "held_out: [hidden/]\n"
+        "checks:\n"
+        "  - {name: judge, run: sh judge.sh}\n"
+        "tasks:\n"
+        "  - {name: right, prompt: echo fixed > state}\n"
+        "  - {name: wrong, prompt: 'true'}\n"
+    )
+    done = forkyard(module_home, "run", file, "--json", code=1)
+    told = answer(done)
+    by_name = {task["name"]: task for task in told["tasks"]}
+
+    assert by_name["right"]["winner"] is not None
+    assert by_name["wrong"]["winner"] is None
+    assert by_name["right"]["base"]["snapshot"] == by_name["wrong"]["base"]["snapshot"]
+    files = by_name["right"]["attempts"][0]["candidate"]["files"]
+    assert [one["path"] for one in files] == ["state"]
+
+    file.write_text(file.read_text().replace("hidden/", "nowhere/"))
+    refused = forkyard(module_home, "run", file, code=2)
+    assert "held_out.0" in refused.stderr
+    assert repository.exists()
+
+
+def test_an_agent_that_cannot_start_has_its_own_exit_code(
+    module_home: Path, repository: Path
+) -> None:
+    """And its reason in words."""
+    done = forkyard(
+        module_home, "run", "p", "-a", "x=no-such-agent", "--check", CHECK,
+        directory=repository, code=11,
+    )  # fmt: skip
+
+    assert "could not start" in done.stdout

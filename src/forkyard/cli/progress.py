@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol, Self
 
 from forkyard.cli.output import clean, is_terminal, progress, seconds, short
-from forkyard.wire.results import AttemptInfo, RunInfo, TaskInfo
+from forkyard.wire.results import FINAL_RUN_STATES, AttemptInfo, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,12 +30,17 @@ class Lines:
 
     def show(self, run: RunInfo) -> None:
         """Write what differs from the last time."""
-        self._tell(run.id, f"run {short(run.id)} ({run.name}): {run.state}")
+        about_run = f"run {short(run.id)} ({run.name}): {run.state}"
+        is_over = run.state in FINAL_RUN_STATES
+        if not is_over:
+            self._tell(run.id, about_run)
         for task in run.tasks:
             if task.trouble is not None:
                 self._tell(f"{run.id}/{task.name}", f"task {task.name}: {task.trouble}")
             for attempt in task.attempts:
                 self._tell(attempt.id, _attempt_line(run, task, attempt))
+        if is_over:
+            self._tell(run.id, about_run)
 
     def _tell(self, key: str, text: str) -> None:
         if self._seen.get(key) != text:

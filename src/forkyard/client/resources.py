@@ -12,6 +12,7 @@ from forkyard.client.connection import Connection
 from forkyard.client.events import Events
 from forkyard.errors import ConfigError, ConflictError, NotFoundError, WorkspaceError
 from forkyard.wire.results import (
+    FINAL_RUN_STATES,
     ApplicationInfo,
     ApplyRequest,
     CandidateInfo,
@@ -28,7 +29,6 @@ from forkyard.wire.schema import (
     TemplateRequest,
 )
 
-FINAL_RUN_STATES = frozenset({"finished", "cancelled", "interrupted"})
 LOOK_SECONDS = 0.2
 
 T = TypeVar("T")

@@ -15,6 +15,10 @@ from forkyard.wire.schema import (
 )
 
 
+FINAL_RUN_STATES = frozenset({"finished", "cancelled", "interrupted"})
+"""Of a run that nothing will change any more by itself."""
+
+
 class QuickRequest(RequestModel):
     """The quick form of a task: everything that fits a command line."""
 
