@@ -14,7 +14,6 @@ from forkyard.wire.schema import (
     Text,
 )
 
-
 FINAL_RUN_STATES = frozenset({"finished", "cancelled", "interrupted"})
 """Of a run that nothing will change any more by itself."""
 
