@@ -261,8 +261,6 @@ class Elsewhere:
             check=False,
         )
         assert finished.returncode == 0, finished.stderr
-        # a linked .gitattributes is warned about, and not followed
-        assert all(line.startswith(b"warning: ") for line in finished.stderr.splitlines())
         return finished.stdout
 
     def replay(self, patch: Path) -> tuple[str, Picture]:

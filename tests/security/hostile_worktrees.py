@@ -476,6 +476,17 @@ row("invalid UTF-8 name", changed=(b"\xff\xfe\x80",))(_names(b"\xff\xfe\x80"))
 row("NFC and NFD names")(_names("\u00e9".encode(), "e\u0301".encode()))
 row("names that differ by case")(_names(b"Case", b"case", b"CASE"))
 row("names that look like a patch")(_names(b"a b/b/a b/x b/y", b"x b/y.txt", b"/dev/null/x"[1:]))
+
+
+@row("directories that end in a space")
+def _(repository: Path) -> None:
+    put(repository, b" /empty", b"")
+    put(repository, b"a /b /empty", b"")
+    put(repository, b"a /b /binary", bytes(range(256)))
+    put(repository, b"a /b /text", b"diff --git a/a /b /empty b/a /b /empty\n")
+    put(repository, b'a /q"uote /empty', b"")
+
+
 row("brace and arrow names")(_names(b"{a => b}", b"a => b", b"dev/null"))
 row("control bytes and DEL")(_names(bytes([*range(1, 10), *range(11, 32), 127])))
 row("name of 255 bytes")(_names(b"n" * 255))

@@ -87,7 +87,13 @@ class CandidateMaker:
         make_directory(out)
         taken = await self._taker.take(workspace, base, full=full)
         failpoint("C13")
-        patch = await write_patch(self._store, base.tree, taken.tree, out / PATCH_NAME)
+        patch = await write_patch(
+            self._store,
+            base.tree,
+            taken.tree,
+            out / PATCH_NAME,
+            [change.path for change in taken.changes],
+        )
         failpoint("C14")
         problems = await self._problems(base, taken, out / PATCH_NAME, full=full)
         files = tuple(_file_change(change, patch) for change in taken.changes)

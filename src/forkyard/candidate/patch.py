@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,17 @@ class PatchFile:
     """Added and deleted lines by path; None for binary content."""
 
 
-async def write_patch(store: ObjectStore, base: str, result: str, path: Path) -> PatchFile:
+async def write_patch(
+    store: ObjectStore, base: str, result: str, path: Path, changed: Sequence[bytes]
+) -> PatchFile:
     """Write the difference of two trees as a patch.
+
+    Args:
+        store: Runs git.
+        base: Tree before.
+        result: Tree after.
+        path: Where the patch goes.
+        changed: All paths that differ.
 
     Durability:
         The file has its name and is on disk when this returns; the same trees give the same bytes.
@@ -58,6 +68,9 @@ async def write_patch(store: ObjectStore, base: str, result: str, path: Path) ->
     )
     try:
         await store.check(["diff-tree", *_PATCH, *_RAW, base, result], output=descriptor)
+        ambiguous = _ambiguous_headers(changed)
+        if ambiguous:
+            await asyncio.to_thread(_rewrite, descriptor, ambiguous)
         digest, size = await asyncio.to_thread(_sync_and_digest, descriptor)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -68,6 +81,32 @@ async def write_patch(store: ObjectStore, base: str, result: str, path: Path) ->
     temporary.rename(path)
     sync_directory(path.parent)
     return PatchFile(sha256=digest, size_bytes=size, lines=_line_counts(counted))
+
+
+def _ambiguous_headers(changed: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Give header lines that `git diff` writes and `git apply` cannot read, with a form it can.
+
+    A directory whose name ends in a space cuts the unquoted header in two. Where there are no
+    lines of text below (an empty file, a mode, binary content) the header alone has the name.
+    """
+    return {
+        b"diff --git a/%s b/%s\n" % (path, path): b'diff --git "a/%s" "b/%s"\n' % (path, path)
+        for path in changed
+        if b" /" in path
+    }
+
+
+def _rewrite(descriptor: int, headers: dict[bytes, bytes]) -> None:
+    """Put other header lines in; no line of content starts as a header does."""
+    with tempfile.TemporaryFile() as copy:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        with open(descriptor, "rb", closefd=False) as patch:
+            copy.writelines(headers.get(line, line) for line in patch)
+        copy.seek(0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.ftruncate(descriptor, 0)
+        with open(descriptor, "wb", closefd=False) as patch:
+            shutil.copyfileobj(copy, patch)
 
 
 def _sync_and_digest(descriptor: int) -> tuple[str, int]:
