@@ -148,7 +148,8 @@ def test_a_process_that_waits_for_the_next_command_is_out_of_reach(home: Path) -
 
     async def body(box: Box) -> str:
         output = await box.sh(
-            "sleep 0.5; for p in /proc/[0-9]*; do n=$(cat $p/comm); case $n in forkyard*) echo found;"
+            "sleep 0.5; for p in /proc/[0-9]*; do n=$(cat $p/comm);"
+            " case $n in forkyard*) echo found;"
             " tr '\\0' ' ' < $p/cmdline; echo; cat $p/environ; kill -9 ${p#/proc/};"
             " (: > $p/mem); ls $p/fd $p/root $p/cwd; esac; done 2>&1"
         )
