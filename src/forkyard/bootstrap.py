@@ -9,7 +9,7 @@ import logging
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +55,10 @@ class _Runs:
     submission: Submission
     coordinator: Coordinator
 
-    async def submit(self, request: RunRequest) -> Run:
-        return await self.submission.submit(request)
+    async def submit(
+        self, request: RunRequest, *, is_wanted: Callable[[], Awaitable[bool]] | None = None
+    ) -> Run:
+        return await self.submission.submit(request, is_wanted=is_wanted)
 
     async def cancel(self, run: RunId) -> Run:
         return await self.coordinator.cancel(run)

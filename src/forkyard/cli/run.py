@@ -17,7 +17,7 @@ from forkyard.cli.main import INTERRUPTED
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import clean, progress, say, short, table
 from forkyard.cli.progress import follower
-from forkyard.errors import ConfigError, Problem
+from forkyard.errors import ConfigError, ConflictError, Problem
 from forkyard.wire.results import QuickRequest, RunInfo
 from forkyard.wire.units import parse_duration
 
@@ -193,7 +193,8 @@ async def follow(client: Client, info: RunInfo, *, quiet: bool, cancels: bool) -
                 info = newer
                 shown.show(info)
         for one in cancelling:
-            await one
+            with contextlib.suppress(ConflictError):  # it ended by itself in the same moment
+                await one
     finally:
         loop.remove_signal_handler(signal.SIGINT)
     if interrupts:

@@ -54,11 +54,16 @@ def find_candidate(services: Services, text: str) -> Candidate:
 async def submit_run(call: Call) -> RunInfo:
     """Submit a task file or the quick form."""
     body = call.asked(SubmitRequest)
+
+    async def is_there() -> bool:
+        return not await call.request.is_disconnected()
+
     if body.quick is not None:
         request = read_quick(body.quick)
     else:
         request = parse_run(body.text or "", body.file)
-    return run_view(await call.services.runs.submit(request), call.services.journal.state)
+    run = await call.services.runs.submit(request, is_wanted=is_there)
+    return run_view(run, call.services.journal.state)
 
 
 def read_quick(quick: QuickRequest) -> RunRequest:

@@ -7,7 +7,7 @@ cancelled without undoing what was begun: a client that goes away ends its wait,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -124,8 +124,10 @@ class TemplateService(Protocol):
 class RunService(Protocol):
     """Submits runs and changes their course."""
 
-    async def submit(self, request: RunRequest) -> Run:
-        """Journal a run; it goes on by itself."""
+    async def submit(
+        self, request: RunRequest, *, is_wanted: Callable[[], Awaitable[bool]] | None = None
+    ) -> Run:
+        """Journal a run, if it is still wanted when it could be; it goes on by itself."""
         ...
 
     async def cancel(self, run: RunId) -> Run:

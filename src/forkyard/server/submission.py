@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -63,8 +63,15 @@ class Submission:
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Taking repositories in is bound by the disk; two builds of one template are a conflict."""
 
-    async def submit(self, request: RunRequest) -> Run:
+    async def submit(
+        self, request: RunRequest, *, is_wanted: Callable[[], Awaitable[bool]] | None = None
+    ) -> Run:
         """Look everything up, build what must be built, and queue the run.
+
+        Args:
+            request: What is asked for.
+            is_wanted: Asked last: whether whoever asked is still there. Taking a repository in
+                may take minutes, and a run that nobody knows of would work for nobody.
 
         Raises:
             ConfigError: Folders that are missing, held-out paths that cannot be laid: all at once.
@@ -104,6 +111,10 @@ class Submission:
                     held_out=await asyncio.to_thread(self._held_out, request, asked),
                     limits=snapshot.limits,
                 )
+            )
+        if is_wanted is not None and not await is_wanted():
+            raise ConflictError(
+                f"cannot submit run {request.name}: whoever asked for it went away meanwhile"
             )
         return await self.queue.submit(request.name, tasks, request.limits)
 

@@ -230,3 +230,17 @@ async def test_every_wrong_folder_is_told_at_once(desk: Desk, tmp_path: Path) ->
     assert "is no ordinary file" in reasons["held_out.2"]
     assert ".git folder" in reasons["held_out.3"]
     assert desk.builder.builds == []
+
+
+async def test_a_run_that_nobody_waits_for_any_more_is_not_queued(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """Whoever asked may leave while the repository is taken in."""
+    asked = request(tmp_path, StartRequest(repository_path="."))
+
+    async def left() -> bool:
+        return desk.builder.builds == []
+
+    with pytest.raises(ConflictError, match="went away"):
+        await desk.submission.submit(asked, is_wanted=left)
+    assert desk.queue.runs == []
