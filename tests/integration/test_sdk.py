@@ -96,16 +96,19 @@ async def test_the_first_seed_s_program(client: Client, tmp_path: Path) -> None:
     assert b"-old\n+fix it by two\n" in (tmp_path / "two.patch").read_bytes()
 
 
-async def test_a_command_survives_a_killed_server_and_never_runs_twice(client: Client) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_command_survives_its_server_and_never_runs_twice(
+    client: Client, number: int
+) -> None:
     """The call attaches to the same command through the next server."""
     async with client.workspaces.run(snapshot="base") as workspace:
         await workspace.start()
         running = asyncio.create_task(
-            workspace.exec("echo once >> /workspace/log; sleep 3; cat /workspace/log; exit 5")
+            workspace.exec("echo once >> /workspace/log; sleep 5; cat /workspace/log; exit 5")
         )
         waiting = asyncio.create_task(first_output(client, workspace.id))
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)
-        os.kill((await client.version()).pid, signal.SIGKILL)
+        os.kill((await client.version()).pid, number)
         outcome = await asyncio.wait_for(running, PATIENCE_SECONDS)
 
     assert (outcome.exit_code, outcome.stdout) == (5, b"once\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
 
@@ -16,8 +17,11 @@ from forkyard.server.services import Services
 from forkyard.server.views import active
 
 KEEP_ALIVE_SECONDS = 75
+HANG_UP_SECONDS = 0.5
+"""Requests that are not answered by then wait for a command or a build; asking again attaches."""
+
 GRACEFUL_SECONDS = 2
-"""Requests still waiting for a command or a build are dropped then; asking again attaches."""
+"""What serves them is cancelled then; commands and builds go on without it."""
 
 IDLE_LOOK_SECONDS = 0.5
 
@@ -29,6 +33,20 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the composition root."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End open requests by hanging up: their clients ask the next server again.
+
+        Uvicorn would answer them with a failure, which is not what became of them.
+        """
+        # What it cancels afterwards is no news.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        asyncio.get_running_loop().call_later(HANG_UP_SECONDS, self._hang_up)
+        await super().shutdown(sockets)
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 async def serve(
