@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -178,7 +178,9 @@ def main() -> int:
         bench = Bench(options, folder)
         asyncio.run(measure(bench, folder))
     finally:
-        shutil.rmtree(folder)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        engines.say("cleaning up")
+        subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True)
     if bench.missed:
         engines.say(f"{bench.missed} of the figures missed the target")
     return 1 if bench.missed else 0
