@@ -130,7 +130,7 @@ def _wait_for(marker: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["C02", "C02@2", "C07", "C07@2", "C11", "C11@2", "C12", "C15"]
+    "failpoint", ["C02", "W02", "C04", "W07", "C07", "W11", "C11", "C12", "C15"]
 )
 def test_attempt_ends_once_when_the_server_dies(yard: Yard, failpoint: str) -> None:
     """Killed with the intent journalled, a sandbox live, an exit seen, or a patch just written."""
