@@ -21,6 +21,7 @@ from forkyard.errors import (
     NotFoundError,
     StoreError,
 )
+from forkyard.server.dispatch import Dispatcher
 from forkyard.server.routes import ROUTES
 from forkyard.server.services import Services
 from forkyard.server.table import Call, Route, read_body, to_bytes
@@ -33,7 +34,7 @@ NO_SPACE = 28
 _LOG = logging.getLogger("forkyard.server")
 
 
-def build_app(services: Services) -> FastAPI:
+def build_app(services: Services) -> Dispatcher:
     """Make the application that serves every route of the table."""
     app = FastAPI(
         title="Forkyard",
@@ -43,10 +44,13 @@ def build_app(services: Services) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    dispatcher = Dispatcher(app)
     for route in ROUTES:
+        endpoint = _endpoint(route, services)
+        dispatcher.add(route.method, route.path, endpoint)
         app.add_api_route(
             route.path,
-            _endpoint(route, services),
+            endpoint,
             methods=[route.method],
             response_model=None,
             status_code=route.status,
@@ -55,7 +59,7 @@ def build_app(services: Services) -> FastAPI:
         )
     app.add_exception_handler(HTTPException, _unrouted)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
-    return app
+    return dispatcher
 
 
 def _endpoint(route: Route, services: Services) -> Callable[[Request], Awaitable[Response]]:
