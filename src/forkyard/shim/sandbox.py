@@ -119,6 +119,21 @@ class Sandbox:
             raise OSError(errno.EROFS, "the workspace's files came up read-only")
         for folder in self._spec["folders"]:
             self._ensure_folder(f"{STAGE}/merged{folder}")
+        self._place_writable()
+
+    def _place_writable(self) -> None:
+        # What lies in the workspace is the agent's: a folder that became a link would have the
+        # runtime bind whatever of the host the link names.
+        merged = os.open(f"{STAGE}/merged", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for index, folder in enumerate(self._spec["writable"]):
+            target = f"{STAGE}/writable/{index}"
+            os.mkdir(target, 0o755)
+            found = kernel.open_beneath(
+                merged, os.fsencode(folder.lstrip("/")), os.O_PATH | os.O_DIRECTORY
+            )
+            kernel.clone_mount(found, target, user_namespace=None, readonly=False)
+            os.close(found)
+        os.close(merged)
 
     def _ensure_folder(self, path: str) -> None:
         if os.path.isdir(path):
@@ -188,7 +203,8 @@ class Sandbox:
             self._network = None
         self.spawner.close()
         self.group.sweep()
-        for target in ("root", "roots", "merged", "disk", "layers"):
+        placed = [f"writable/{index}" for index in range(len(self._spec["writable"]))]
+        for target in (*placed, "root", "roots", "merged", "disk", "layers"):
             _unmount(f"{STAGE}/{target}")
 
 

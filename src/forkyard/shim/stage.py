@@ -17,7 +17,7 @@ from forkyard.shim.spawner import Spawner
 STAGE = "/run/w"
 """In the shim's private tmpfs: the container's mounts come from here, so that no path of the
 state directory shows up inside and a mapped root can reach them."""
-FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged")
+FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged", "/writable")
 
 
 class Stage:

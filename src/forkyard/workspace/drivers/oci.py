@@ -89,6 +89,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "id_map": f"0 0 1\n{STORAGE_FIRST_ID} {first_id} {RANGE_SIZE}\n",
         "user": first_id + USER_ID,
         "folders": [WORKSPACE_ROOT, USER_HOME],
+        "writable": list(_writable(spec)),
         "limits": {
             "memory_bytes": spec.limits.memory_bytes,
             "processes": spec.limits.processes,
@@ -130,6 +131,15 @@ def _repository_target(spec: SandboxSpec) -> str | None:
     return source
 
 
+def _writable(spec: SandboxSpec) -> dict[str, str]:
+    """Folders of the workspace and where they appear; the shim opens them, past no link."""
+    places = {WORKSPACE_ROOT: WORKSPACE_ROOT, USER_HOME: USER_HOME}
+    target = _repository_target(spec)
+    if target is not None:
+        places[f"{WORKSPACE_ROOT}/repo"] = target
+    return places
+
+
 def _mount(target: str, kind: str, source: str, *options: str) -> Document:
     return {"destination": target, "type": kind, "source": source, "options": list(options)}
 
@@ -161,13 +171,10 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
         _mount(mount.target, "bind", f"{STAGE}/staged/{index}", "rbind", "ro", *safe)
         for index, mount in enumerate(spec.environment.mounts)
     ]
-    for folder in (WORKSPACE_ROOT, USER_HOME):
-        mounts.append(_mount(folder, "bind", f"{STAGE}/merged{folder}", "bind", "rw", *safe))
-    target = _repository_target(spec)
-    if target is not None:
-        mounts.append(
-            _mount(target, "bind", f"{STAGE}/merged{WORKSPACE_ROOT}/repo", "bind", "rw", *safe)
-        )
+    mounts += [
+        _mount(target, "bind", f"{STAGE}/writable/{index}", "bind", "rw", *safe)
+        for index, target in enumerate(_writable(spec).values())
+    ]
     ids = [{"containerID": 0, "hostID": first_id, "size": RANGE_SIZE}]
     return {
         "ociVersion": "1.0.2",
