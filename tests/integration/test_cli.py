@@ -373,3 +373,34 @@ def test_an_agent_that_cannot_start_has_its_own_exit_code(
     )  # fmt: skip
 
     assert "could not start" in done.stdout
+
+
+def test_a_followed_run_ends_well_though_its_server_is_killed_twice(
+    module_home: Path, repository: Path
+) -> None:
+    """The command line finds the next server by itself; nothing of the run is lost or repeated."""
+    agent = "good=echo once >> log; sleep 4; echo fixed > state"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "forkyard", "run", "p", "--json", "-a", agent, "--check", CHECK],
+        cwd=repository,
+        env={**os.environ, "FORKYARD_HOME": str(module_home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    kills = 0
+    for line in process.stderr:
+        if kills < 2 and ("good: running" in line or "good: evaluating" in line):
+            holder = (module_home / "state.lock").read_text().split()
+            os.kill(int(holder[1]), signal.SIGKILL)
+            kills += 1
+    stdout, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    told = json.loads(stdout.strip().splitlines()[-1])
+    winner = told["tasks"][0]["winner"]
+
+    assert (process.returncode, told["state"]) == (0, "finished")
+    assert kills >= 1
+    assert "+once\n" in forkyard(module_home, "diff", winner).stdout
+    assert "+once\n+once\n" not in forkyard(module_home, "diff", winner).stdout
+    assert forkyard(module_home, "workspace", "list", "--all", "--json").stdout == "[]\n"

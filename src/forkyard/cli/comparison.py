@@ -16,6 +16,7 @@ CANNOT_START = frozenset({126, 127})
 _GOOD = frozenset({"fail-to-pass", "pass-to-pass", "new-passed"})
 _BAD = frozenset({"still-failing", "regressed", "missing", "new-failed"})
 _BEST_SHOWN = 3
+_REASON_SHOWN = 400
 
 
 def exit_code_of(run: RunInfo) -> int:
@@ -97,7 +98,7 @@ def _row(task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo]) ->
     evaluation = attempt.evaluation
     place = None if candidate is None else places.get(candidate.id)
     return (
-        "-" if place is None else str(place.rank),
+        "-" if place is None or not place.rank else str(place.rank),
         agent_name(task, attempt),
         "-" if evaluation is None else evaluation.verdict,
         "-" if evaluation is None else evaluation.assurance,
@@ -139,14 +140,18 @@ def _reasons(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> list[str]:
         reasons += places[candidate.id].reasons
     elif attempt.evaluation is not None:
         reasons += attempt.evaluation.reasons
-    if attempt.evaluation is not None and attempt.evaluation.trouble is not None:
-        reasons.append(attempt.evaluation.trouble)
     if candidate is not None:
         reasons += candidate.problems
-    for text in (attempt.trouble, attempt.detail):
-        if text is not None:
+    trouble = None if attempt.evaluation is None else attempt.evaluation.trouble
+    for text in (trouble, attempt.trouble, attempt.detail):
+        if text is not None and not any(text in told for told in reasons):
             reasons.append(text)
-    return list(dict.fromkeys(reasons))
+    return [_shortened(text) for text in dict.fromkeys(reasons)]
+
+
+def _shortened(text: str) -> str:
+    """Cut what would fill the screen; `--json` has it whole."""
+    return text if len(text) <= _REASON_SHOWN else f"{text[: _REASON_SHOWN - 3]}..."
 
 
 def _show_next(run: RunInfo) -> None:
@@ -162,6 +167,12 @@ def _show_next(run: RunInfo) -> None:
         task.trouble is not None for task in run.tasks
     ):
         say(f"Next: forkyard retry {short(run.id)}")
+    elif any(
+        one.evaluation is not None and one.evaluation.verdict == "not-evaluated"
+        for task in run.tasks
+        for one in task.attempts
+    ):
+        say(f"Next: forkyard regrade {short(run.id)}")
     else:
         attempts = [one for task in run.tasks for one in task.attempts]
         if attempts:
