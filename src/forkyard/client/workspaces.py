@@ -206,8 +206,9 @@ class Workspaces:
         ephemeral: bool = False,
         network: NetworkPolicy | str = NetworkPolicy.NONE,
         limits: LimitsRequest | None = None,
+        start: bool = False,
     ) -> Workspace:
-        """Fork a workspace; nothing runs in it until the first command.
+        """Fork a workspace; by default nothing runs in it until the first command.
 
         Args:
             snapshot: Name or id; or else
@@ -216,6 +217,7 @@ class Workspaces:
             ephemeral: Deleted when this client goes, however it goes.
             network: `none` (default) or `open`.
             limits: What differs from the snapshot's.
+            start: Bring its sandbox up at once, since a command follows.
 
         Raises:
             NotFoundError: No such snapshot or template.
@@ -235,6 +237,7 @@ class Workspaces:
                 network=NetworkPolicy(network),
                 limits=limits,
                 session=self._session.id if ephemeral else None,
+                start=start,
             ),
         )
         return Workspace(self._connection, info)
@@ -263,6 +266,7 @@ class Workspaces:
                 ephemeral=ephemeral,
                 network=network,
                 limits=limits,
+                start=True,
             )
         )
         try:

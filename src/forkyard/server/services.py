@@ -50,6 +50,7 @@ class WorkspaceService(Protocol):
         network: NetworkPolicy = NetworkPolicy.NONE,
         limits: Limits | None = None,
         owner: str | None = None,
+        start: bool = False,
     ) -> Workspace:
         """Fork a stopped workspace from a ready snapshot."""
         ...

@@ -239,6 +239,7 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
         network=body.network,
         owner=owner_of(body.session) if body.ephemeral and body.session else None,
         limits=merged_limits(body.limits, snapshot.limits),
+        start=body.start,
     )
     return WorkspaceInfo.model_validate(workspace)
 

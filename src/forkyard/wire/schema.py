@@ -154,6 +154,8 @@ class WorkspaceRequest(RequestModel):
     limits: LimitsRequest | None = None
     session: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{8,64}$")] | None = None
     """With ephemeral: the client session whose end deletes it."""
+    start: bool = False
+    """Whether a sandbox is brought up at once, since a command follows."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> WorkspaceRequest:

@@ -103,6 +103,9 @@ class Execs:
 
     async def _run(self, spec: ExecSpec) -> Exec:
         workspace = spec.workspace
+        known = self._journal.state.workspaces.get(workspace)
+        if known is not None and self._sandboxes.is_coming(known):
+            return await self._run_in_coming(spec, known)
         async with self._sandboxes.lock(workspace):
             row = await self._sandboxes.usable(workspace)
             fresh = row.state not in UP
@@ -128,10 +131,38 @@ class Execs:
                     await self._end(mine, _lost(mine, str(error)))
                     raise
         if fresh:
-            self._background.spawn(self._announce(row))
+            self._background.spawn(self.say_running(row))
         return await self._await_end(mine)
 
-    async def _announce(self, starting: Workspace) -> None:
+    async def _run_in_coming(self, spec: ExecSpec, coming: Workspace) -> Exec:
+        """Run where the sandbox is on its way: the journal is written meanwhile."""
+        mine = Exec(
+            id=spec.id,
+            workspace=spec.workspace,
+            epoch=coming.epoch,
+            spec=spec,
+            state=ExecState.RUNNING,
+            created_at=self._clock.now(),
+        )
+        await self._journal.append(mine, "exec", expect=None)
+        self._open.setdefault(spec.workspace, set()).add(spec.id)
+        try:
+            async with self._sandboxes.lock(spec.workspace):
+                row = await self._sandboxes.usable(spec.workspace)
+        except ForkyardError as error:
+            await self._end(mine, _lost(mine, str(error)))
+            raise
+        if row.state not in UP or row.epoch != mine.epoch:
+            trouble = row.trouble or "its workspace was stopped"
+            await self._end(mine, _lost(mine, trouble))
+            raise WorkspaceError(
+                f"cannot run a command in {spec.workspace}: {trouble}",
+                hint="Run it again: a new sandbox starts, and the workspace's files are kept.",
+            )
+        self._background.spawn(self.say_running(row))
+        return await self._await_end(mine)
+
+    async def say_running(self, starting: Workspace) -> None:
         """Say `running` where the first command takes long, so that nobody reads `starting`."""
         await asyncio.sleep(ANNOUNCE_SECONDS)
         if self._journal.state.workspaces.get(starting.id) == starting:

@@ -33,6 +33,7 @@ class Sandboxes:
         self._layers = layers
         self._locks: dict[WorkspaceId, asyncio.Lock] = {}
         self._live: dict[WorkspaceId, int] = {}
+        self._coming: dict[WorkspaceId, int] = {}
 
     def get(self, workspace: WorkspaceId) -> Workspace:
         """Give the row of a workspace that exists.
@@ -56,27 +57,40 @@ class Sandboxes:
     def forget(self, workspace: WorkspaceId) -> None:
         """Drop what is kept of a deleted workspace."""
         self._live.pop(workspace, None)
+        self._coming.pop(workspace, None)
         self._locks.pop(workspace, None)
 
     def is_live(self, row: Workspace) -> bool:
         """Say whether the row's sandbox was started or adopted by this server."""
         return row.state in UP and self._live.get(row.id) == row.epoch
 
+    def announce(self, row: Workspace) -> None:
+        """Keep in mind that a row says `starting` and nobody has begun; `usable` begins."""
+        self._coming[row.id] = row.epoch
+
+    def is_coming(self, row: Workspace) -> bool:
+        """Say whether a row's sandbox was announced and is not there yet."""
+        return row.state is WorkspaceState.STARTING and self._coming.get(row.id) == row.epoch
+
     def adopt(self, row: Workspace) -> None:
         """Use a sandbox that an earlier server started."""
         self._live[row.id] = row.epoch
+        self._coming.pop(row.id, None)
 
     async def usable(self, workspace: WorkspaceId) -> Workspace:
         """Give a row that is stopped, or up with a sandbox of ours. The caller holds the lock.
 
         Raises:
             ConflictError: It is being deleted, or was not looked after since a restart.
+            WorkspaceError: Its announced sandbox could not be made; the row is stopped.
         """
         row = self.get(workspace)
         if row.state is WorkspaceState.DELETING:
             raise ConflictError(f"cannot use workspace {workspace}: it is being deleted")
         if row.state is WorkspaceState.STOPPING:
             return await self.take_down(row)
+        if self.is_coming(row):
+            await self.bring_up(row)
         if row.state in UP and not self.is_live(row):
             raise ConflictError(
                 f"cannot use workspace {workspace}: it is {row.state} since an earlier server, and"
@@ -99,6 +113,7 @@ class Sandboxes:
             self._layers.make_disk(starting.id)
             await self.fleet.start(self._spec(starting))
         except (ForkyardError, OSError) as error:
+            self._coming.pop(starting.id, None)
             with contextlib.suppress(ForkyardError):
                 await self.take_down(starting, trouble=str(error))
             if isinstance(error, OSError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
 from forkyard.config import Layout
-from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
 from forkyard.model.execution import Exec, ExecSpec
 from forkyard.model.ids import (
     ExecId,
@@ -104,8 +104,9 @@ class Workspaces:
         limits: Limits | None = None,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
+        start: bool = False,
     ) -> Workspace:
-        """Fork a stopped workspace from a ready snapshot.
+        """Fork a workspace from a ready snapshot.
 
         Args:
             snapshot: Must be ready.
@@ -115,6 +116,8 @@ class Workspaces:
             limits: Instead of the snapshot's.
             owner: The attempt or evaluation it serves.
             workspace_id: Makes asking again harmless: an existing one is given back.
+            start: Whether its sandbox is brought up at once, while the caller goes on; without,
+                that is left to the first command.
 
         Raises:
             NotFoundError: No such snapshot.
@@ -153,6 +156,7 @@ class Workspaces:
             network=network,
             owner=owner,
             workspace_id=workspace_id,
+            start=start,
         )
         if self.journal.state.snapshots[snapshot].state is not SnapshotState.READY:
             # deleted between the look above and our row; from the row on it would be refused
@@ -170,6 +174,7 @@ class Workspaces:
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
         beside: Sequence[Change] = (),
+        start: bool = False,
     ) -> Workspace:
         """Make a workspace on given layers, its row in one transaction with other changes.
 
@@ -189,8 +194,20 @@ class Workspaces:
             slot=self._take_slot(),
             owner=owner,
         )
+        if start:
+            row = self._sandboxes.next_epoch(row)
+            self._sandboxes.announce(row)
         await self.background.finish(self._add(row, beside))
+        if start:
+            self.background.spawn(self._come_up(row))
         return row
+
+    async def _come_up(self, row: Workspace) -> None:
+        async with self._sandboxes.lock(row.id):
+            # What goes wrong is in the row, for whoever uses the workspace next.
+            with contextlib.suppress(ForkyardError):
+                await self._sandboxes.usable(row.id)
+        await self._execs.say_running(row)
 
     async def _add(self, row: Workspace, beside: Sequence[Change]) -> None:
         try:
@@ -199,6 +216,7 @@ class Workspaces:
             )
         except BaseException:
             self._slots.discard(row.slot)
+            self._sandboxes.forget(row.id)
             raise
         failpoint("W02")
         self.layers.make_disk(row.id)
