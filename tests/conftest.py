@@ -14,22 +14,31 @@ from leftovers import Session, stop_all
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
+_SHARED = "FORKYARD_TEST_FOLDER"
 _SESSION = pytest.StashKey[Session]()
 _FOLDER = pytest.StashKey[Path]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember what is there before the first test, and make the folder of all state."""
-    before = Session()
-    # Not below pytest's own folder: that one is closed to the ids that work inside a workspace,
-    # and its path is too long for a socket's name.
-    folder = Path(tempfile.mkdtemp(prefix="fy-"))
-    folder.chmod(0o755)
-    before.own(folder)
+    """Remember what is there before the first test, and make the folder of all state.
+
+    Tests that run beside each other are one session: the process that hands them out looks
+    after all of them, before the first starts and when the last has ended.
+    """
     # Programs that tests start are those of this tree, however pytest itself was started.
     os.environ["PYTHONPATH"] = str(SOURCE)
-    session.config.stash[_SESSION] = before
+    shared = os.environ.get(_SHARED) if "PYTEST_XDIST_WORKER" in os.environ else None
+    # Not below pytest's own folder: that one is closed to the ids that work inside a workspace,
+    # and its path is too long for a socket's name.
+    folder = Path(tempfile.mkdtemp(prefix="fy-", dir=shared))
+    folder.chmod(0o755)
     session.config.stash[_FOLDER] = folder
+    if shared is None:
+        os.environ[_SHARED] = str(folder)
+        before = Session()
+        before.own(folder)
+        session.config.stash[_SESSION] = before
 
 
 @pytest.hookimpl(trylast=True)
