@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from forkyard.model.candidate import CandidateStatus
 from forkyard.model.workspace import REPOSITORY
-from stopped import Elsewhere, Yard, picture, quick_folder
+from stopped import Elsewhere, Picture, Yard, picture, quick_folder
 
 SEED = int(os.environ.get("FORKYARD_TEST_SEED", "0")) or secrets.randbelow(2**32)
 
@@ -95,12 +95,15 @@ def _check(folder: Path, before: dict[bytes, object], after: dict[bytes, object]
         tree, replayed = elsewhere.replay(yard.out(workspace) / "patch")
         assert tree == candidate.result_tree
         ignored = {os.fsencode(item.path).rstrip(b"/") for item in candidate.ignored}
-        on_disk = yard.inside(workspace, picture)
-        assert replayed == {
-            path: seen
-            for path, seen in on_disk.items()
-            if not any(path == out or path.startswith(out + b"/") for out in ignored)
-        }
+
+        def carried(seen: Picture) -> Picture:
+            return {
+                path: file
+                for path, file in seen.items()
+                if not any(path == out or path.startswith(out + b"/") for out in ignored)
+            }
+
+        assert carried(replayed) == carried(yard.inside(workspace, picture))
     shutil.rmtree(place)
 
 

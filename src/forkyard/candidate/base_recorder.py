@@ -9,6 +9,7 @@ from forkyard.base.durable import sync_directory
 from forkyard.candidate import answers
 from forkyard.candidate.helper import READER, ask
 from forkyard.candidate.objects import ObjectStore
+from forkyard.candidate.trees import EMPTY_TREE
 from forkyard.candidate.walker_main import Job
 from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
@@ -20,7 +21,7 @@ NAMED = 5
 
 
 def index_path(store: ObjectStore, tree: str) -> Path:
-    """Give where the trees of a base lie."""
+    """Give where the trees of a base, or of its untracked files, lie."""
     return store.bases / f"{tree}.trees"
 
 
@@ -56,8 +57,12 @@ class Recorder:
         """
         await self._store.prepare()
         async with self._store.scratch() as scratch:
-            index, pack = scratch / "index", scratch / "pack"
-            with index.open("wb") as index_file, pack.open("wb") as pack_file:
+            index, pack, apart = scratch / "index", scratch / "pack", scratch / "untracked"
+            with (
+                index.open("wb") as index_file,
+                pack.open("wb") as pack_file,
+                apart.open("wb") as apart_file,
+            ):
                 job: Job = {
                     "mode": "record",
                     "mount_point": str(self._store.mount_point),
@@ -70,20 +75,30 @@ class Recorder:
                     "ignored": [],
                     "limits": {},
                     "index": index_file.fileno(),
+                    "untracked": "",
+                    "untracked_index": apart_file.fileno(),
                     "pack": pack_file.fileno(),
                 }
                 answer = await ask(
                     READER,
                     job,
-                    descriptors=(index_file.fileno(), pack_file.fileno()),
+                    descriptors=(
+                        index_file.fileno(),
+                        pack_file.fileno(),
+                        apart_file.fileno(),
+                    ),
                     what=f"record the base of {repository}",
                 )
                 os.fsync(index_file.fileno())
+                os.fsync(apart_file.fileno())
             if answer.get("missing"):
                 msg = f"cannot record the base: {repository} is no directory in the snapshot"
                 raise WorkspaceError(msg, hint="Name the repository's folder in the template.")
             await self._store.add_pack(pack)
             tree = answers.word(answer["root"], "root")
+            untracked = answers.word(answer["untracked"], "untracked")
+            if untracked not in (tree, EMPTY_TREE.hex()):
+                apart.rename(index_path(self._store, untracked))
             index.rename(index_path(self._store, tree))
             sync_directory(self._store.bases)
         commit_tree = answers.optional_word(answer["commit_tree"], "commit_tree")
@@ -93,6 +108,7 @@ class Recorder:
             tree=tree,
             branch=answers.optional_word(answer["branch"], "branch"),
             uncommitted=commit_tree is not None and commit_tree != tree,
+            untracked=untracked,
             notes=(*answers.words(answer, "notes"), *_left_out(answer)),
         )
 

@@ -6,9 +6,11 @@ directory or alternate store is followed. A commit counts only when its bytes ha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from forkyard.candidate.gitobjects import ObjectReader
@@ -49,6 +51,17 @@ def read_head(repository: int) -> Head:
         os.close(directory)
 
 
+@contextlib.contextmanager
+def open_objects(repository: int) -> Iterator[ObjectReader]:
+    """Open the object store of a repository whose HEAD could be read."""
+    directory = kernel.open_beneath(repository, b".git", LIST)
+    try:
+        with contextlib.closing(ObjectReader(directory)) as reader:
+            yield reader
+    finally:
+        os.close(directory)
+
+
 class _UnreadableError(Exception):
     """Something in .git is not as it must be; the text says what."""
 
@@ -67,7 +80,8 @@ class _Reader:
             commit = self._resolve(value)
             if commit is None:
                 return Head(branch=branch, notes=("HEAD has no commit yet",))
-            tree = ObjectReader(self._directory).commit_tree(commit)
+            with contextlib.closing(ObjectReader(self._directory)) as reader:
+                tree = reader.commit_tree(commit)
         except (_UnreadableError, ValueError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             return Head(branch=branch, notes=(f"the base commit is unknown: {reason}",))

@@ -12,14 +12,19 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Iterable, Iterator
 
 from forkyard.candidate.reading import LIST, READ
+from forkyard.candidate.trees import EMPTY_TREE, Entry, decode_tree
 from forkyard.shim import kernel
 
-OBJECT_BYTES = 4 * 1024**2
-"""No commit of a real history is larger."""
+OBJECT_BYTES = 32 * 1024**2
+"""No commit or tree of a real history is larger."""
+WORK_BYTES = 512 * 1024**2
+"""So much is unpacked at most, deltas and what they are made from included."""
+READ_BYTES = 16 * 1024
+OPEN_PACKS = 200
+"""So many stay open between one object and the next."""
 DELTA_DEPTH = 60
 PACKS = 2000
 _OFS_DELTA, _REF_DELTA = 6, 7
@@ -34,6 +39,28 @@ class ObjectReader:
 
     def __init__(self, directory: int) -> None:
         self._directory = directory
+        self._bytes_left = WORK_BYTES
+        self._packs: dict[bytes, _Pack] = {}
+        self._names: tuple[bytes, ...] | None = None
+
+    def close(self) -> None:
+        """Let go of the packs."""
+        for pack in self._packs.values():
+            pack.close()
+        self._packs.clear()
+
+    def tree(self, oid: bytes) -> dict[bytes, Entry]:
+        """Give the entries of a tree whose bytes have its hash.
+
+        Raises:
+            ValueError: It is missing here, damaged, or no tree; the text says which.
+        """
+        if oid == EMPTY_TREE:
+            return {}
+        kind, content = self._checked(oid, 0)
+        if kind != b"tree":
+            raise ValueError(f"object {oid.hex()} is no tree")
+        return decode_tree(content)
 
     def commit_tree(self, commit: str) -> str:
         """Give the tree of a commit whose bytes have its hash.
@@ -74,6 +101,11 @@ class ObjectReader:
             return None
         return descriptor
 
+    def _spend(self, size: int) -> None:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise ValueError(f"more than {WORK_BYTES} bytes of objects")
+
     def _loose(self, oid: bytes) -> tuple[bytes, bytes] | None:
         name = oid.hex().encode()
         descriptor = self._open(b"objects/%s/%s" % (name[:2], name[2:]))
@@ -81,30 +113,47 @@ class ObjectReader:
             return None
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             packed = file.read(OBJECT_BYTES)
-        whole = _inflate(packed)
+        whole = _inflate((packed,))
+        self._spend(len(whole))
         head, _, content = whole.partition(b"\0")
         return head.split(b" ", 1)[0], content
 
     def _packed(self, oid: bytes, depth: int) -> tuple[bytes, bytes] | None:
         for name in self._pack_names():
-            descriptor = self._open(b"objects/pack/%s.idx" % name)
-            if descriptor is None:
-                continue
-            with _Pages(descriptor) as index:
-                offset = _find(index, oid)
-            if offset is None:
-                continue
-            pack = self._open(b"objects/pack/%s.pack" % name)
+            pack = self._packs.get(name) or self._open_pack(name)
             if pack is None:
                 continue
-            with _Pages(pack) as pages:
-                try:
-                    return self._entry(pages, offset, depth)
-                except IndexError:
-                    raise ValueError("an entry of a pack is cut short") from None
+            try:
+                offset = pack.find(oid)
+                if offset is not None:
+                    return self._entry(pack.pages, offset, depth)
+            except IndexError:
+                raise ValueError("an entry of a pack is cut short") from None
+            finally:
+                if name not in self._packs:
+                    pack.close()
         return None
 
-    def _pack_names(self) -> Iterator[bytes]:
+    def _open_pack(self, name: bytes) -> _Pack | None:
+        self._spend(_FANOUT)
+        index = self._open(b"objects/pack/%s.idx" % name)
+        pages = self._open(b"objects/pack/%s.pack" % name)
+        if index is None or pages is None:
+            for descriptor in (index, pages):
+                if descriptor is not None:
+                    os.close(descriptor)
+            return None
+        pack = _Pack(_Pages(index), _Pages(pages))
+        if len(self._packs) < OPEN_PACKS:
+            self._packs[name] = pack
+        return pack
+
+    def _pack_names(self) -> tuple[bytes, ...]:
+        if self._names is None:
+            self._names = tuple(self._list_packs())
+        return self._names
+
+    def _list_packs(self) -> Iterator[bytes]:
         try:
             directory = kernel.open_beneath(self._directory, b"objects/pack", LIST)
         except OSError:
@@ -125,7 +174,7 @@ class ObjectReader:
         while raw[position - 1] & 0x80:
             position += 1
         if kind in _KINDS:
-            return _KINDS[kind], _inflate(pages.read(offset + position, OBJECT_BYTES))
+            return _KINDS[kind], self._unpacked(pages, offset + position)
         if kind == _OFS_DELTA:
             distance = raw[position] & 0x7F
             while raw[position] & 0x80:
@@ -138,8 +187,15 @@ class ObjectReader:
             position += 20
         else:
             raise ValueError("an unknown kind of object in a pack")
-        delta = _inflate(pages.read(offset + position, OBJECT_BYTES))
-        return base[0], _apply_delta(base[1], delta)
+        delta = self._unpacked(pages, offset + position)
+        result = _apply_delta(base[1], delta)
+        self._spend(len(result))
+        return base[0], result
+
+    def _unpacked(self, pages: _Pages, offset: int) -> bytes:
+        content = _inflate(pages.chunks(offset))
+        self._spend(len(content))
+        return content
 
 
 class _Pages:
@@ -148,10 +204,7 @@ class _Pages:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -170,39 +223,68 @@ class _Pages:
             raise ValueError("a pack index is cut short")
         return data
 
+    def chunks(self, offset: int) -> Iterator[bytes]:
+        """Give what follows a place, piece by piece, up to the largest packed object."""
+        end = offset + OBJECT_BYTES
+        while offset < end:
+            data = self.read(offset, READ_BYTES)
+            offset += len(data)
+            yield data
 
-def _find(index: _Pages, oid: bytes) -> int | None:
-    if index.exactly(0, _INDEX_HEADER) != b"\xfftOc\0\0\0\2":
+
+class _Pack:
+    """One pack and its index, both open."""
+
+    def __init__(self, index: _Pages, pages: _Pages) -> None:
+        self._index = index
+        self._fanout: tuple[int, ...] | None = None
+        self.pages = pages
+
+    def close(self) -> None:
+        self._index.close()
+        self.pages.close()
+
+    def find(self, oid: bytes) -> int | None:
+        """Give the place of an object in the pack."""
+        index = self._index
+        if self._fanout is None:
+            if index.exactly(0, _INDEX_HEADER) == b"\xfftOc\0\0\0\2":
+                self._fanout = struct.unpack(">256L", index.exactly(_INDEX_HEADER, _FANOUT))
+            else:
+                self._fanout = (0,) * 256
+        fanout = self._fanout
+        low, high, total = (fanout[oid[0] - 1] if oid[0] else 0), fanout[oid[0]], fanout[255]
+        names = _INDEX_HEADER + _FANOUT
+        while low < high:
+            middle = (low + high) // 2
+            name = index.exactly(names + middle * 20, 20)
+            if name == oid:
+                offsets = names + total * 24
+                (offset,) = struct.unpack(">L", index.exactly(offsets + middle * 4, 4))
+                if offset & 0x8000_0000:
+                    place = offsets + total * 4 + (offset & 0x7FFF_FFFF) * 8
+                    (offset,) = struct.unpack(">Q", index.exactly(place, 8))
+                return int(offset)
+            if name < oid:
+                low = middle + 1
+            else:
+                high = middle
         return None
-    fanout = struct.unpack(">256L", index.exactly(_INDEX_HEADER, _FANOUT))
-    low, high, total = (fanout[oid[0] - 1] if oid[0] else 0), fanout[oid[0]], fanout[255]
-    names = _INDEX_HEADER + _FANOUT
-    while low < high:
-        middle = (low + high) // 2
-        name = index.exactly(names + middle * 20, 20)
-        if name == oid:
-            offsets = names + total * 24
-            (offset,) = struct.unpack(">L", index.exactly(offsets + middle * 4, 4))
-            if offset & 0x8000_0000:
-                place = offsets + total * 4 + (offset & 0x7FFF_FFFF) * 8
-                (offset,) = struct.unpack(">Q", index.exactly(place, 8))
-            return int(offset)
-        if name < oid:
-            low = middle + 1
-        else:
-            high = middle
-    return None
 
 
-def _inflate(data: bytes) -> bytes:
+def _inflate(chunks: Iterable[bytes]) -> bytes:
     opener = zlib.decompressobj()
+    content = bytearray()
     try:
-        content = opener.decompress(data, OBJECT_BYTES)
+        for chunk in chunks:
+            content += opener.decompress(chunk, OBJECT_BYTES + 1 - len(content))
+            if opener.eof or len(content) > OBJECT_BYTES:
+                break
     except zlib.error:
         raise ValueError("an object that cannot be unpacked") from None
-    if not opener.eof:
+    if not opener.eof or len(content) > OBJECT_BYTES:
         raise ValueError(f"an object that is cut short or over {OBJECT_BYTES} bytes")
-    return content
+    return bytes(content)
 
 
 class _Delta:

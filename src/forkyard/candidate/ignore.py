@@ -1,13 +1,15 @@
-"""Which new files the base's own ignore rules cover. The agent's rules hide nothing."""
+"""Which new and untracked files the base's own ignore rules cover. The agent's hide nothing."""
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from forkyard.candidate.objects import ObjectStore
+from forkyard.candidate.walk import GONE
 from forkyard.candidate.walker_main import raw, text
 from forkyard.errors import WorkspaceError
 from forkyard.model.candidate import LeftOut
@@ -20,7 +22,7 @@ _HERE = b"./"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignored:
-    """New files that are not carried."""
+    """New and changed files that are not carried."""
 
     paths: tuple[str, ...] = ()
     entries: tuple[LeftOut, ...] = ()
@@ -32,21 +34,24 @@ class Ignored:
 async def find_ignored(
     store: ObjectStore,
     new_paths: Sequence[tuple[str, int]],
+    touched: Sequence[tuple[str, int]],
     ignore_files: Sequence[tuple[str, str]],
     base_directories: frozenset[str],
 ) -> Ignored:
-    """Ask git about new paths, with nothing but the base's ignore files to go by.
+    """Ask git about paths, with nothing but the base's ignore files to go by.
 
     Args:
         store: Runs git.
         new_paths: Paths that the base does not have, with sizes.
+        touched: Paths of the base that its commit does not have, with sizes or GONE.
         ignore_files: The base's .gitignore files and their contents in base64.
-        base_directories: Directories of the base above the new paths (the root is "").
+        base_directories: Directories of the base above the paths (the root is "").
 
     Returns:
         Those that are ignored, each with the rule.
     """
-    if not new_paths or not ignore_files:
+    asked = (*new_paths, *touched)
+    if not asked or not ignore_files:
         return Ignored()
     async with store.scratch() as skeleton:
         for name, content in ignore_files:
@@ -65,7 +70,7 @@ async def find_ignored(
                 "--stdin",
             ],
             # a name such as ":(top)" is pathspec magic unless something stands before it
-            stdin=b"".join(_HERE + raw(path) + b"\0" for path, _ in new_paths),
+            stdin=b"".join(_HERE + raw(path) + b"\0" for path, _ in asked),
             work_tree=skeleton,
         )
     if finished.exit_code not in (0, _NONE_IGNORED):
@@ -79,7 +84,45 @@ async def find_ignored(
         if source and not pattern.startswith(b"!"):
             shown = f"{text(source)}:{text(line)}: {text(pattern)}"
             rules[text(path.removeprefix(_HERE))] = f"ignored by the base's {shown}"
-    return _summary(dict(new_paths), rules, base_directories)
+    sizes = dict(new_paths)
+    summary = _summary(
+        sizes, {path: rule for path, rule in rules.items() if path in sizes}, base_directories
+    )
+    return _with_kept(summary, _kept(touched, sizes.keys() - rules.keys(), rules), rules)
+
+
+def _kept(
+    touched: Sequence[tuple[str, int]], carried: AbstractSet[str], rules: Mapping[str, str]
+) -> dict[str, int]:
+    """Give the ignored files of the base that stay; not those whose place a carried file takes."""
+    folders = {folder for path in carried for folder in _folders(path)}
+    return {
+        path: size
+        for path, size in touched
+        if path in rules
+        and path not in folders
+        and not any(folder in carried for folder in _folders(path))
+    }
+
+
+def _folders(path: str) -> Iterator[str]:
+    while (cut := path.rfind("/")) >= 0:
+        path = path[:cut]
+        yield path
+
+
+def _with_kept(new: Ignored, kept: Mapping[str, int], rules: Mapping[str, str]) -> Ignored:
+    entries = [
+        LeftOut(path=path, reason=f"{'deleted' if size == GONE else 'changed'}, {rules[path]}")
+        for path, size in kept.items()
+    ]
+    everything = sorted((*new.entries, *entries), key=lambda entry: entry.path)
+    return Ignored(
+        paths=tuple(sorted((*new.paths, *kept))),
+        entries=tuple(everything[:LISTED]),
+        count=new.count + len(kept),
+        size_bytes=new.size_bytes + sum(size for size in kept.values() if size != GONE),
+    )
 
 
 def _summary(
@@ -99,7 +142,7 @@ def _summary(
         entries.append(LeftOut(path=name, reason=reason))
     return Ignored(
         paths=tuple(sorted(rules)),
-        entries=tuple(entries[:LISTED]),
+        entries=tuple(entries),
         count=len(rules),
         size_bytes=sum(new_paths[path] for path in rules),
     )

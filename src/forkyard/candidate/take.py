@@ -13,6 +13,7 @@ from forkyard.candidate.base_recorder import index_path
 from forkyard.candidate.helper import READER, ask
 from forkyard.candidate.ignore import Ignored, find_ignored
 from forkyard.candidate.objects import ObjectStore
+from forkyard.candidate.trees import EMPTY_TREE
 from forkyard.candidate.walk import WalkLimits
 from forkyard.candidate.walker_main import Job
 from forkyard.config import Layout
@@ -54,15 +55,32 @@ class Taker:
         Raises:
             WorkspaceError: It is not there; the base was recorded elsewhere or removed.
         """
+        with self._index(base.tree) as descriptor:
+            yield descriptor
+
+    @contextlib.contextmanager
+    def _index(self, tree: str) -> Iterator[int]:
         try:
-            descriptor = os.open(index_path(self._store, base.tree), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(index_path(self._store, tree), os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            msg = f"cannot read base {base.tree}: {error.strerror}"
+            msg = f"cannot read base {tree}: {error.strerror}"
             raise WorkspaceError(msg, hint="Build the template again to record it.") from error
         try:
             yield descriptor
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _untracked(self, base: RecordedBase) -> Iterator[tuple[str, int]]:
+        """Give the tree of the untracked files, and its index where it has one of its own."""
+        nothing = EMPTY_TREE.hex()
+        # where no commit is known, nothing is known to be tracked
+        tree = base.untracked or (base.tree if base.commit is None else nothing)
+        if tree in (base.tree, nothing):
+            yield tree, -1
+        else:
+            with self._index(tree) as descriptor:
+                yield tree, descriptor
 
     async def take(self, workspace: Workspace, base: RecordedBase, *, full: bool) -> Taken:
         """Walk a stopped workspace.
@@ -79,7 +97,11 @@ class Taker:
         ignored = Ignored()
         async with self._store.scratch() as scratch:
             pack = scratch / "pack"
-            with self.base_trees(base) as index, pack.open("wb") as pack_file:
+            with (
+                self.base_trees(base) as index,
+                self._untracked(base) as (untracked, untracked_index),
+                pack.open("wb") as pack_file,
+            ):
                 job: Job = {
                     "mode": "collect",
                     "mount_point": str(self._store.mount_point),
@@ -92,14 +114,18 @@ class Taker:
                     "ignored": [],
                     "limits": self._limits._asdict(),
                     "index": index,
+                    "untracked": untracked,
+                    "untracked_index": untracked_index,
                     "pack": pack_file.fileno(),
                 }
-                descriptors = (index, pack_file.fileno())
+                more = (untracked_index,) if untracked_index >= 0 else ()
+                descriptors = (index, pack_file.fileno(), *more)
                 answer = await ask(READER, job, descriptors=descriptors, what=what)
                 if answer.get("asks"):
                     ignored = await find_ignored(
                         self._store,
                         answers.sizes(answer, "new"),
+                        answers.sizes(answer, "touched"),
                         answers.pairs(answer, "ignore_files"),
                         frozenset(answers.words(answer, "base_directories")),
                     )

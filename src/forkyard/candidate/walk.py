@@ -15,8 +15,10 @@ import contextlib
 import hashlib
 import os
 import stat
+from collections.abc import Container
 from typing import NamedTuple
 
+from forkyard.candidate.kinds import is_litter, kind_of
 from forkyard.candidate.reading import LIST, LOOK, read_file
 from forkyard.candidate.trees import (
     DIRECTORY,
@@ -34,13 +36,8 @@ MIB = 1024**2
 LISTED_LEFT_OUT = 1000
 """So many things left out are named; the rest is counted."""
 
-LITTER_NAMES = frozenset(
-    {
-        b".bash_profile", b".bashrc", b".env", b".gitconfig", b".gitmodules", b".mcp.json",
-        b".npmrc", b".profile", b".ripgreprc", b".zprofile", b".zshrc",
-    }
-)  # fmt: skip
-"""Mount points that some agents' own sandboxes leave behind: empty, read-only, these names."""
+GONE = -1
+"""Size of a file that is no longer there."""
 
 
 class WalkLimits(NamedTuple):
@@ -85,6 +82,8 @@ class Findings:
         """Files that the base does not have, with their sizes (when not hashing)."""
         self.trees: dict[bytes, bytes] = {}
         """Tree objects that were made."""
+        self.touched: list[tuple[bytes, int]] = []
+        """Untracked files of the base that differ, with their sizes, or GONE (when not hashing)."""
         self.left_out: list[tuple[bytes, str]] = []
         self.left_out_more = 0
         self.large: list[tuple[bytes, int]] = []
@@ -122,6 +121,7 @@ class Walk:
         hashing: bool = True,
         keep_changes: bool = True,
         ignored: frozenset[bytes] = frozenset(),
+        untracked: Container[bytes] = frozenset(),
     ) -> None:
         """Prepare a walk.
 
@@ -129,9 +129,10 @@ class Walk:
             trees: The base's trees.
             limits: When to stop.
             base_view: Descriptor of the repository in a view of the base's layers alone.
-            hashing: Without it, nothing is read and only new paths are listed.
+            hashing: Without it, only new paths are listed, and untracked ones that differ.
             keep_changes: Without it, trees are made and changes are not kept (recording).
-            ignored: New paths that are not carried.
+            ignored: Paths that are not carried; those of the base stay as they are there.
+            untracked: Paths of the base that its commit does not have.
         """
         self._trees = trees
         self._limits = limits
@@ -139,6 +140,7 @@ class Walk:
         self._hashing = hashing
         self._keep_changes = keep_changes
         self._ignored = ignored
+        self._untracked = untracked
         self._bytes_left = limits.total_bytes
         self._visited = 0
         self.found = Findings()
@@ -209,21 +211,26 @@ class Walk:
         status = os.stat(name, dir_fd=place.merged, follow_symlinks=False)
         is_directory = stat.S_ISDIR(status.st_mode)
         is_leaf = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+        kept = None
         if old is not None and (old.is_tree != is_directory or not (is_leaf or is_directory)):
+            stops = self.found.stops.copy()
             kept = self._remove(path, old)
-            if kept is not None:
+            if self.found.stops != stops:
                 self.found.leave_out(path, "what stood there before is over a hard limit")
                 return kept
             old = None
+        new = None
         if is_directory:
-            return self._subdirectory(place, name, old)
-        if is_leaf:
-            return self._leaf(place.merged, path, status, old)
-        self._special(path, status)
-        return None
+            new = self._subdirectory(place, name, old)
+        elif is_leaf:
+            new = self._leaf(place.merged, path, status, old)
+        else:
+            self._special(path, status)
+        # ignored files of the base are kept only where nothing that is carried takes their place
+        return new if new is not None else kept
 
     def _special(self, path: bytes, status: os.stat_result) -> None:
-        self.found.leave_out(path, _kind(status.st_mode))
+        self.found.leave_out(path, kind_of(status.st_mode))
 
     def _git_data(self, merged: int, name: bytes, path: bytes) -> None:
         status = os.stat(name, dir_fd=merged, follow_symlinks=False)
@@ -258,17 +265,33 @@ class Walk:
         self.found.files += 1
         if old is None and self._passed_over(path, status):
             return None
-        if not self._hashing or not self._readable(path, status, old):
+        if not self._hashing:
+            if old is not None and path in self._untracked:
+                self._compare(merged, path, status, old)
+            return old
+        if path in self._ignored or not self._readable(path, status, old):
             return old
         name = path.rpartition(b"/")[2]
         new = Entry(mode_of(status), self._content_id(merged, name, status))
         return old if new == old else self._change(path, old, new, status)
 
+    def _compare(self, merged: int, path: bytes, status: os.stat_result, old: Entry) -> None:
+        if self._differs(merged, path, status, old):
+            self.found.touched.append((path, status.st_size))
+
+    def _differs(self, merged: int, path: bytes, status: os.stat_result, old: Entry) -> bool:
+        """Say whether a file is another than in the base; read only where its size is the same."""
+        return (
+            mode_of(status) != old.mode
+            or self._size_in_base(path) != status.st_size
+            or self._content_id(merged, path.rpartition(b"/")[2], status) != old.oid
+        )
+
     def _passed_over(self, path: bytes, status: os.stat_result) -> bool:
         """Say whether a new path is not carried, and why."""
         if path in self._ignored:
             return True
-        if self._keep_changes and _is_litter(path.rpartition(b"/")[2], status):
+        if self._keep_changes and is_litter(path.rpartition(b"/")[2], status):
             self.found.leave_out(path, "agent litter: an empty read-only placeholder")
             return True
         if not self._hashing:
@@ -316,7 +339,7 @@ class Walk:
         return new
 
     def _remove(self, path: bytes, old: Entry) -> Entry | None:
-        """Note that a path of the base is gone; what a hard limit keeps is given back."""
+        """Note that a path of the base is gone; what is kept, ignored or for a limit, is given."""
         if old.is_tree:
             prefix = path + b"/" if path else b""
             entries = self._trees.entries(old.oid)
@@ -326,7 +349,11 @@ class Walk:
                 if (left := self._remove(prefix + name, entry)) is not None
             }
             return Entry(DIRECTORY, self._tree(kept)) if kept else None
+        if path in self._ignored:
+            return old
         if not self._hashing:
+            if path in self._untracked:
+                self.found.touched.append((path, GONE))
             return None
         size = max(self._size_in_base(path), 0)
         if not self._charge(path, size):
@@ -362,24 +389,3 @@ def _names(directory: int) -> set[bytes]:
     # listdir moves the descriptor's position, so a repeated listing wants a fresh start
     os.lseek(directory, 0, os.SEEK_SET)
     return {os.fsencode(name) for name in os.listdir(directory)}
-
-
-def _is_litter(name: bytes, status: os.stat_result) -> bool:
-    return (
-        stat.S_ISREG(status.st_mode)
-        and status.st_size == 0
-        and not status.st_mode & 0o222
-        and (name in LITTER_NAMES or b"*" in name)
-    )
-
-
-def _kind(mode: int) -> str:
-    for test, kind in (
-        (stat.S_ISFIFO, "a fifo"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a character device"),
-        (stat.S_ISBLK, "a block device"),
-    ):
-        if test(mode):
-            return f"{kind}, which git cannot hold"
-    return "neither file, directory nor link"

@@ -28,6 +28,7 @@ from forkyard.candidate.trees import (
     TreeIndex,
     write_tree_index,
 )
+from forkyard.candidate.untracked import Untracked, UntrackedPaths, find_untracked
 from forkyard.candidate.walk import Findings, Walk, WalkLimits
 
 GIT_IGNORE = b".gitignore"
@@ -41,7 +42,7 @@ class Job(TypedDict):
 
     mode: str
     """`record`; `take` (changes and their contents); or `collect`: the same, but first ask
-    which new paths are ignored where the base has rules that could say so."""
+    which new or untracked paths are ignored where the base has rules that could say so."""
     mount_point: str
     layers: list[str]
     upper: str | None
@@ -53,6 +54,10 @@ class Job(TypedDict):
     limits: dict[str, int]
     index: int
     """Descriptor of the base's tree index: written by `record`, else read."""
+    untracked: str
+    """The tree of the base's untracked files; not for `record`."""
+    untracked_index: int
+    """Descriptor of that tree's index: written by `record`; -1 where the base's has it."""
     pack: int
     """Descriptor for the pack; -1 for none."""
 
@@ -87,8 +92,11 @@ def record(job: Job, views: jail.OpenViews) -> dict[str, object]:
     walk = Walk(trees=NoTrees(), limits=BASE_LIMITS, keep_changes=False)
     root = walk.run(repository, None, EMPTY_TREE)
     head = gitdir.read_head(repository)
+    untracked = _untracked(repository, head, walk.found.trees, root)
     with open(job["index"], "wb") as file:  # noqa: PTH123 - a descriptor
         write_tree_index(file, walk.found.trees)
+    with open(job["untracked_index"], "wb") as file:  # noqa: PTH123 - a descriptor
+        write_tree_index(file, untracked.trees)
     with open(job["pack"], "wb") as file:  # noqa: PTH123 - a descriptor
         _write_trees(file, walk.found.trees)
     return {
@@ -98,9 +106,19 @@ def record(job: Job, views: jail.OpenViews) -> dict[str, object]:
         "commit": head.commit,
         "commit_tree": head.tree,
         "branch": head.branch,
-        "notes": list(head.notes),
+        "untracked": untracked.root.hex(),
+        "notes": [*head.notes, *untracked.notes],
         **_left_out(walk.found),
     }
+
+
+def _untracked(
+    repository: int, head: gitdir.Head, trees: dict[bytes, bytes], root: bytes
+) -> Untracked:
+    if head.tree is None:
+        return Untracked(root, {})
+    with gitdir.open_objects(repository) as committed:
+        return find_untracked(trees, root, bytes.fromhex(head.tree), committed)
 
 
 def _write_trees(file: BinaryIO, trees: dict[bytes, bytes]) -> None:
@@ -133,10 +151,14 @@ def collect(job: Job, views: jail.OpenViews) -> dict[str, object]:
             return _untouched(root)
     limits = WalkLimits(**job["limits"])
     if job["mode"] == "collect":
-        look = Walk(trees=trees, limits=limits, base_view=base, hashing=False)
+        own = job["untracked_index"]
+        untracked = UntrackedPaths(
+            TreeIndex(own) if own >= 0 else trees, bytes.fromhex(job["untracked"])
+        )
+        look = Walk(trees=trees, limits=limits, base_view=base, hashing=False, untracked=untracked)
         look.run(merged, hint, root)
-        question = _new_paths(look.found, trees, root, base)
-        if question["new"] and question["ignore_files"]:
+        question = _question(look.found, trees, root, base)
+        if (question["new"] or question["touched"]) and question["ignore_files"]:
             return {"asks": True, **question}
     walk = Walk(
         trees=trees,
@@ -205,8 +227,8 @@ def _exists(directory: int, name: bytes) -> bool:
     return True
 
 
-def _new_paths(found: Findings, trees: TreeIndex, root: bytes, base: int) -> dict[str, object]:
-    """List the new paths, and the base's ignore files that may speak about them."""
+def _question(found: Findings, trees: TreeIndex, root: bytes, base: int) -> dict[str, object]:
+    """List new and untracked paths, and the base's ignore files that may speak about them."""
     seen: dict[bytes, bytes | None] = {b"": root}
     ignore_files: dict[bytes, bytes] = {}
 
@@ -224,10 +246,11 @@ def _new_paths(found: Findings, trees: TreeIndex, root: bytes, base: int) -> dic
 
     visited: set[bytes] = set()
     tree_at(b"")
-    for path, _size in found.new_paths:
+    for path, _size in (*found.new_paths, *found.touched):
         tree_at(path.rpartition(b"/")[0])
     return {
         "new": [[text(path), size] for path, size in found.new_paths],
+        "touched": [[text(path), size] for path, size in found.touched],
         "base_directories": [text(directory) for directory in sorted(visited)],
         "ignore_files": [
             [text(path), base64.b64encode(content).decode()]

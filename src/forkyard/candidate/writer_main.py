@@ -115,15 +115,9 @@ class RestoreWalk(Walk):
             is_link and rules.could_hold(name, self._patterns)
         ):
             return old
-        mode = mode_of(status)
-        if (
-            old is not None
-            and old.mode == mode
-            and self._size_in_base(path) == status.st_size
-            and self._content_id(merged, path.rpartition(b"/")[2], status) == old.oid
-        ):
+        if old is not None and not self._differs(merged, path, status, old):
             return old
-        self.found.changes.append(Change(path, old, Entry(mode, _UNREAD), 0, 0))
+        self.found.changes.append(Change(path, old, Entry(mode_of(status), _UNREAD), 0, 0))
         return old
 
     def _special(self, path: bytes, status: os.stat_result) -> None:

@@ -70,7 +70,8 @@ class Candidate:
     files: tuple[FileChange, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     ignored: tuple[LeftOut, ...] = ()
-    """New files that the base's own ignore rules cover (build outputs, caches): not carried."""
+    """New files, and changed ones that are not in the base commit, which the base's own ignore
+    rules cover (build outputs, caches): not carried."""
     problems: tuple[str, ...] = ()
     outside_scope: tuple[str, ...] = ()
     control_files: tuple[str, ...] = ()

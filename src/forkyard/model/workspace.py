@@ -66,6 +66,8 @@ class RecordedBase:
     branch: str | None = None
     uncommitted: bool = False
     """Whether the tree differs from the commit's own."""
+    untracked: str | None = None
+    """Git tree id of those of its files that the commit does not have; all without a commit."""
     notes: tuple[str, ...] = ()
     """What a person should know: why the commit is unknown, what was passed over."""
 
