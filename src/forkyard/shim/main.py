@@ -72,8 +72,8 @@ class Shim:
         if limit is not None:
             self._disk = DiskWatch(limit)
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
+        self._sandbox.spawner.prepare(at_once=True)
         self._tell_all(self._hello())
-        self._sandbox.spawner.prepare()
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
                 key.data()

@@ -123,8 +123,11 @@ class Spawner:
         """
         self._ask({"op": "enter", "filters": list(filters)}, [init])
 
-    def prepare(self) -> None:
+    def prepare(self, *, at_once: bool = False) -> None:
         """Have the next command's process forked now, so that nobody waits for it later.
+
+        Args:
+            at_once: Whether the command is on its way already: then it does not rehearse.
 
         It is born in a tracking group of its own and waits, still out of everybody's reach
         inside: not dumpable, and of a user that the container has not.
@@ -138,7 +141,7 @@ class Spawner:
         group = self._group.open(name)
         ours, theirs = socket.socketpair()
         try:
-            self._ask({"op": "fork"}, [theirs.fileno(), group])
+            self._ask({"op": "fork", "at_once": at_once}, [theirs.fileno(), group])
         finally:
             theirs.close()
             os.close(group)
@@ -248,7 +251,9 @@ def _serve(channel: socket.socket, hierarchies: Hierarchies, roots: dict[str, in
                     trouble = trouble or _enter(descriptors[0], message["filters"])
                 case "fork":
                     order, tracking = descriptors
-                    _reply(channel, trouble or _fork(order, tracking, births=births))
+                    at_once = message["at_once"]
+                    answer = trouble or _fork(order, tracking, births=births, at_once=at_once)
+                    _reply(channel, answer)
                 case _:
                     pass
             for descriptor in descriptors:
@@ -304,7 +309,7 @@ def _enter(init: int, filters: Sequence[str]) -> Message | None:
     return None
 
 
-def _fork(order: int, tracking: int, *, births: bool) -> Message:
+def _fork(order: int, tracking: int, *, births: bool, at_once: bool) -> Message:
     try:
         # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
         if births:
@@ -314,11 +319,11 @@ def _fork(order: int, tracking: int, *, births: bool) -> Message:
     except OSError as error:
         return {"errno": error.errno}
     if child == 0:
-        _become(order, -1 if births else tracking)
+        _become(order, -1 if births else tracking, at_once=at_once)
     return {"pid": child}
 
 
-def _become(order: int, tracking: int) -> NoReturn:
+def _become(order: int, tracking: int, *, at_once: bool) -> NoReturn:
     """Wait for a command, give up everything, and execute it."""
     stage = 0
     try:
@@ -332,7 +337,8 @@ def _become(order: int, tracking: int) -> NoReturn:
             os.dup2(order, _ORDER, inheritable=False)
             order = _ORDER
         kernel.close_from(_ORDER + 1)
-        _rehearse()
+        if not at_once:
+            _rehearse()
         channel = socket.socket(fileno=order)  # closes the descriptor where it is let go
         request = _receive(channel)
         if request is None:

@@ -1,8 +1,10 @@
 """The append-only truth: every change of state goes through here, and is on disk when told so.
 
-One thread writes. Whatever is queued while it waits for the disk goes into the next transaction
-as one (group commit), so that many attempts at once cost one fsync, not many. The in-memory state
-changes only after the commit, on the event loop: a reader never sees what a crash could undo.
+One writer at a time. Whatever is queued while its thread waits for the disk goes into the next
+transaction as one (group commit), so that many attempts at once cost one fsync, not many; a lone
+append on a disk that answers in a millisecond or two is written where it is asked for, since
+waking a thread and being woken by it takes longer than that. The in-memory state changes only
+after the commit, on the event loop: a reader never sees what a crash could undo.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +28,11 @@ from forkyard.store.projections import State, decode, encode, fold, key_of
 
 MOST_PER_COMMIT = 256
 """Bounds how long one slow batch holds back the answer to its first member."""
+
+INLINE_SECONDS = 0.003
+"""Commits that take less, on the average, may hold up the event loop when nothing is queued."""
+_WEIGHT = 0.2
+"""Of the newest commit in that average: a disk that turns slow is noticed within a few."""
 
 _FSYNC_FAILED = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
 """The kernel may have dropped the dirty pages: trying again would lie, so the journal stops."""
@@ -88,6 +96,8 @@ class Journal:
         self._reader = connect(database, read_only=True)
         self._reading = threading.Lock()
         self._changed = asyncio.Event()
+        self._pending = 0
+        self._commit_seconds = INLINE_SECONDS / 2
         self._broken: StoreError | None = None
         self._closed = False
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -184,7 +194,14 @@ class Journal:
             loop=loop,
             done=loop.create_future(),
         )
-        self._queue.put(request)
+        if self._pending == 0 and self._commit_seconds < INLINE_SECONDS:
+            # Nothing is queued or on its way into `state`, so the thread sleeps and order holds.
+            self._pending += 1
+            self._commit_guarded([request])
+            self._take_in([request])
+        else:
+            self._pending += 1
+            self._queue.put(request)
         return await request.done
 
     def events_after(self, sequence: int, *, limit: int = 1000) -> tuple[Event, ...]:
@@ -238,13 +255,19 @@ class Journal:
                 batch.append(request)
                 if len(batch) >= MOST_PER_COMMIT:
                     break
-            try:
-                self._commit(batch)
-            except Exception as error:  # noqa: BLE001 - a dead writer would leave all callers waiting
-                for request in batch:
-                    request.events = ()
-                    request.error = InternalError(f"cannot write the journal: {error!r}")
+            self._commit_guarded(batch)
             self._publish(batch)
+
+    def _commit_guarded(self, batch: list[_Request]) -> None:
+        began = time.perf_counter()
+        try:
+            self._commit(batch)
+        except Exception as error:  # noqa: BLE001 - a dead writer would leave all callers waiting
+            for request in batch:
+                request.events = ()
+                request.error = InternalError(f"cannot write the journal: {error!r}")
+        took = time.perf_counter() - began
+        self._commit_seconds += _WEIGHT * (took - self._commit_seconds)
 
     def _queued(self) -> Iterator[_Request | None]:
         while True:
@@ -325,6 +348,7 @@ class Journal:
     # -- on the event loop -------------------------------------------------------------------
 
     def _take_in(self, batch: list[_Request]) -> None:
+        self._pending -= len(batch)
         for request in batch:
             for event in request.events:
                 self.state.apply(event.entity)

@@ -32,7 +32,6 @@ from forkyard.model.workspace import (
     Template,
     TemplateState,
     Workspace,
-    WorkspaceState,
 )
 
 _ADAPTERS: dict[str, TypeAdapter[Entity]] = {
@@ -162,20 +161,6 @@ class State:
             if snapshot.state is SnapshotState.FAILED and fallback is None:
                 fallback = snapshot
         return fallback
-
-    def workspace_named(self, name: str) -> Workspace | None:
-        """Find a workspace that is not deleted, by id or display name."""
-        exact = self.workspaces.get(WorkspaceId(name))
-        if exact is not None:
-            return exact
-        return next(
-            (
-                workspace
-                for workspace in reversed(self.workspaces.values())
-                if workspace.display_name == name and workspace.state is not WorkspaceState.DELETED
-            ),
-            None,
-        )
 
     def run_named(self, name: str) -> Run | None:
         """Find a run by id, or the newest run of that name."""
