@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TypeVar
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
 from forkyard.errors import ConfigError, ConflictError, NotFoundError, WorkspaceError
+from forkyard.wire.errors import request_of
 from forkyard.wire.results import (
     FINAL_RUN_STATES,
     ApplicationInfo,
@@ -30,6 +33,8 @@ from forkyard.wire.schema import (
 )
 
 LOOK_SECONDS = 0.2
+MOST_FILE_BYTES = 1024**2
+"""Of a task or template file, as the strict loader takes them."""
 
 T = TypeVar("T")
 
@@ -57,7 +62,7 @@ class Templates:
             "POST",
             "/v1/templates",
             TemplateInfo,
-            body=TemplateRequest(name=name, text=text, file=file),
+            body=request_of(TemplateRequest, name=name, text=text, file=file),
             may_repeat=True,
         )
 
@@ -87,16 +92,18 @@ class Templates:
     async def begin_build(self, name: str) -> TemplateInfo:
         """Start a build and return at once."""
         return await self._connection.ask(
-            "POST", f"/v1/templates/{name}/build", TemplateInfo, may_repeat=True
+            "POST", f"/v1/templates/{part(name)}/build", TemplateInfo, may_repeat=True
         )
 
     def log(self, name: str, *, follow: bool = False) -> AsyncIterator[bytes]:
         """Give the log of the newest build as it comes."""
-        return self._connection.stream(f"/v1/templates/{name}/log", query={"follow": _flag(follow)})
+        return self._connection.stream(
+            f"/v1/templates/{part(name)}/log", query={"follow": _flag(follow)}
+        )
 
     async def get(self, name: str) -> TemplateInfo:
         """Find a template by name or id."""
-        return await self._connection.ask("GET", f"/v1/templates/{name}", TemplateInfo)
+        return await self._connection.ask("GET", f"/v1/templates/{part(name)}", TemplateInfo)
 
     async def list(self) -> list[TemplateInfo]:
         """List templates."""
@@ -104,7 +111,7 @@ class Templates:
 
     async def delete(self, name: str) -> None:
         """Remove a template; snapshots of it stay."""
-        await self._connection.ask("DELETE", f"/v1/templates/{name}", Nothing)
+        await self._connection.ask("DELETE", f"/v1/templates/{part(name)}", Nothing)
 
 
 class Snapshots:
@@ -120,7 +127,7 @@ class Snapshots:
             "POST",
             "/v1/snapshots",
             SnapshotInfo,
-            body=SnapshotRequest(name=name, workspace=workspace),
+            body=request_of(SnapshotRequest, name=name, workspace=workspace),
         )
 
     async def wait_until_ready(
@@ -145,7 +152,7 @@ class Snapshots:
 
     async def get(self, name: str) -> SnapshotInfo:
         """Find a snapshot by name or id."""
-        return await self._connection.ask("GET", f"/v1/snapshots/{name}", SnapshotInfo)
+        return await self._connection.ask("GET", f"/v1/snapshots/{part(name)}", SnapshotInfo)
 
     async def list(self, *, everything: bool = False) -> list[SnapshotInfo]:
         """List snapshots; with `everything` also derived ones."""
@@ -154,7 +161,7 @@ class Snapshots:
 
     async def delete(self, name: str) -> None:
         """Remove a snapshot that nothing uses."""
-        await self._connection.ask("DELETE", f"/v1/snapshots/{name}", Nothing)
+        await self._connection.ask("DELETE", f"/v1/snapshots/{part(name)}", Nothing)
 
 
 class Runs:
@@ -184,7 +191,7 @@ class Runs:
 
     async def get(self, run: str) -> RunInfo:
         """Find a run by id, abbreviation or name; `last` is the newest."""
-        return await self._connection.ask("GET", f"/v1/runs/{run}", RunInfo)
+        return await self._connection.ask("GET", f"/v1/runs/{part(run)}", RunInfo)
 
     async def list(self) -> list[RunSummary]:
         """List runs."""
@@ -227,7 +234,7 @@ class Runs:
 
     async def _brief(self, run: str) -> RunInfo:
         return await self._connection.ask(
-            "GET", f"/v1/runs/{run}", RunInfo, query={"brief": "true"}
+            "GET", f"/v1/runs/{part(run)}", RunInfo, query={"brief": "true"}
         )
 
     async def wait(self, run: str) -> RunInfo:
@@ -252,14 +259,14 @@ class Runs:
         return await self._post(run, "regrade")
 
     async def _post(self, run: str, verb: str) -> RunInfo:
-        return await self._connection.ask("POST", f"/v1/runs/{run}/{verb}", RunInfo)
+        return await self._connection.ask("POST", f"/v1/runs/{part(run)}/{verb}", RunInfo)
 
     def log(
         self, attempt: str, *, stream: str = "stdout", follow: bool = False
     ) -> AsyncIterator[bytes]:
         """Give what an attempt's agent printed, as it comes."""
         return self._connection.stream(
-            f"/v1/attempts/{attempt}/log", query={"stream": stream, "follow": _flag(follow)}
+            f"/v1/attempts/{part(attempt)}/log", query={"stream": stream, "follow": _flag(follow)}
         )
 
 
@@ -272,15 +279,15 @@ class Candidates:
 
     async def get(self, candidate: str) -> CandidateInfo:
         """Find a candidate by id or abbreviation."""
-        return await self._connection.ask("GET", f"/v1/candidates/{candidate}", CandidateInfo)
+        return await self._connection.ask("GET", f"/v1/candidates/{part(candidate)}", CandidateInfo)
 
     async def patch(self, candidate: str) -> bytes:
         """Give its patch, byte for byte."""
-        return await self._connection.send("GET", f"/v1/candidates/{candidate}/patch")
+        return await self._connection.send("GET", f"/v1/candidates/{part(candidate)}/patch")
 
     async def manifest(self, candidate: str) -> bytes:
         """Give its manifest (JSON)."""
-        return await self._connection.send("GET", f"/v1/candidates/{candidate}/manifest")
+        return await self._connection.send("GET", f"/v1/candidates/{part(candidate)}/manifest")
 
     async def apply(
         self, candidate: str, *, target: str | Path | None = None, workspace: str | None = None
@@ -293,9 +300,9 @@ class Candidates:
         where = None if target is None else str(absolute(target))
         return await self._connection.ask(
             "POST",
-            f"/v1/candidates/{candidate}/apply",
+            f"/v1/candidates/{part(candidate)}/apply",
             ApplicationInfo,
-            body=ApplyRequest(target=where, workspace=workspace),
+            body=request_of(ApplyRequest, target=where, workspace=workspace),
         )
 
 
@@ -328,16 +335,46 @@ def read_text(path: Path) -> str:
 
     Raises:
         NotFoundError: It is not there.
-        ConfigError: It cannot be read as UTF-8 text.
+        ConfigError: It is no ordinary file of a sensible size with UTF-8 text.
     """
+    hint = "Name a YAML file of yours."
     try:
-        return path.read_text(encoding="utf-8")
+        # A pipe or a device could keep us for ever.
+        with open(path, "rb", opener=_at_once) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigError(f"cannot read {path}: it is no ordinary file", hint=hint)
+            if found.st_size > MOST_FILE_BYTES:
+                raise ConfigError(
+                    f"cannot read {path}: it has {found.st_size} bytes, at most {MOST_FILE_BYTES}"
+                    " are accepted",
+                    hint=hint,
+                )
+            return file.read(MOST_FILE_BYTES).decode("utf-8")
     except FileNotFoundError as error:
-        raise NotFoundError(f"cannot read {path}: no such file") from error
-    except OSError as error:
-        raise NotFoundError(f"cannot read {path}: {error.strerror}") from error
+        raise NotFoundError(f"cannot read {path}: no such file", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from error
+        raise ConfigError(f"cannot read {path}: it is not UTF-8 text", hint=hint) from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+
+
+def part(text: str) -> str:
+    """Check that an id or name can be a part of a route.
+
+    Raises:
+        NotFoundError: Nothing can have that name.
+    """
+    if not text or "/" in text:
+        raise NotFoundError(
+            f"cannot find {text!r}: an id or a name is never empty and has no '/'",
+            hint="See the `list` of the things meant, or `forkyard status` for runs.",
+        )
+    return text
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _flag(value: bool) -> str:

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from forkyard.client.connection import Connection
+from forkyard.client.resources import part
 from forkyard.client.results import ExecOutcome, Patch
 from forkyard.client.session import Session
 from forkyard.errors import ForkyardError, NotFoundError, WorkspaceError
 from forkyard.model.ids import new_exec_id
 from forkyard.model.workspace import NetworkPolicy
+from forkyard.wire.errors import request_of
 from forkyard.wire.schema import (
     ExecInfo,
     ExecRequest,
@@ -78,7 +80,8 @@ class Workspace:
         Cancellation:
             The command is killed (bounded) before the cancellation goes on.
         """
-        request = ExecRequest(
+        request = request_of(
+            ExecRequest,
             id=exec_id or new_exec_id(),
             command=command if isinstance(command, str) else None,
             argv=None if isinstance(command, str) else list(command),
@@ -149,7 +152,7 @@ class Workspace:
             "POST",
             "/v1/snapshots",
             SnapshotInfo,
-            body=SnapshotRequest(name=name, workspace=self.id),
+            body=request_of(SnapshotRequest, name=name, workspace=self.id),
         )
 
     async def patch(self) -> Patch:
@@ -229,7 +232,8 @@ class Workspaces:
             "POST",
             "/v1/workspaces",
             WorkspaceInfo,
-            body=WorkspaceRequest(
+            body=request_of(
+                WorkspaceRequest,
                 snapshot=snapshot,
                 template=template,
                 display_name=display_name,
@@ -282,7 +286,7 @@ class Workspaces:
 
     async def get(self, workspace: str) -> Workspace:
         """Find a workspace by id, abbreviation or display name."""
-        info = await self._connection.ask("GET", f"/v1/workspaces/{workspace}", WorkspaceInfo)
+        info = await self._connection.ask("GET", f"/v1/workspaces/{part(workspace)}", WorkspaceInfo)
         return Workspace(self._connection, info)
 
     async def list(self, *, everything: bool = False) -> list[WorkspaceInfo]:

@@ -7,9 +7,13 @@ that came over the wire.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from forkyard.errors import ConfigError, ForkyardError, InternalError, Problem
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class WireProblem(BaseModel):
@@ -91,6 +95,24 @@ def problems_of(error: ValidationError) -> tuple[Problem, ...]:
         )
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     )
+
+
+def request_of(model: type[M], **values: object) -> M:
+    """Make a request from what a person or a program gave.
+
+    Raises:
+        ConfigError: With every problem of the values.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        problems = problems_of(error)
+        raise ConfigError(
+            "cannot ask for this: "
+            + (str(problems[0]) if len(problems) == 1 else f"{len(problems)} problems"),
+            hint="Correct what is named and ask again.",
+            problems=problems,
+        ) from error
 
 
 def _sentence(kind: str, message: str) -> str:

@@ -6,9 +6,17 @@ keys the reader does not know, so that a newer server can still be asked for its
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from forkyard.model.ids import is_id
 from forkyard.model.workspace import NetworkPolicy
@@ -27,7 +35,19 @@ def _printable(value: object) -> object:
 Text = Annotated[str, BeforeValidator(_printable)]
 """Text that may come from an agent: undecodable bytes appear as ``\\xNN``."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+
+
+def _is_name(value: str) -> str:
+    if re.fullmatch(_NAME, value) is None:
+        raise ValueError(
+            f"{value[:120]!r} is no name: use letters, digits, '.', '-' and '_', starting with a"
+            " letter or digit, 100 characters at most"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_is_name), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]
 """A name that people type and that is safe in paths, URLs and shells."""
 
 

@@ -11,8 +11,8 @@ from forkyard.errors import (
     InternalError,
     Problem,
 )
-from forkyard.wire.errors import from_wire, printable, problems_of, to_wire
-from forkyard.wire.schema import ExecRequest
+from forkyard.wire.errors import from_wire, printable, problems_of, request_of, to_wire
+from forkyard.wire.schema import ExecRequest, SnapshotRequest
 
 
 def over_the_wire(error: ForkyardError) -> ForkyardError:
@@ -73,3 +73,11 @@ def test_every_problem_of_a_body_is_told_at_once() -> None:
     assert told["id"] == "is required"
     assert told["nonsense"] == "unknown key"
     assert set(told) == {"id", "nonsense", "argv.0", "timeout_seconds"}
+
+
+def test_a_request_is_refused_as_configuration_when_a_name_is_none() -> None:
+    """Programs and people get our error, in words, before anything is sent."""
+    with pytest.raises(ConfigError, match="'bad name' is no name: use letters") as told:
+        request_of(SnapshotRequest, name="bad name", workspace="ws_1")
+
+    assert [one.key for one in told.value.problems] == ["name"]
