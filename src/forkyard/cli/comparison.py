@@ -172,11 +172,33 @@ def _show_next(run: RunInfo) -> None:
         for task in run.tasks
         for one in task.attempts
     ):
-        say(f"Next: forkyard regrade {short(run.id)}")
+        _show_unjudged(run)
     else:
         attempts = [one for task in run.tasks for one in task.attempts]
         if attempts:
             say(f"Next: forkyard logs {short(attempts[0].id)}")
+
+
+def _show_unjudged(run: RunInfo) -> None:
+    """Judging again helps only where there is a check; otherwise the eye must judge."""
+    evaluations = [
+        (one.candidate, one.evaluation)
+        for task in run.tasks
+        for one in task.attempts
+        if one.evaluation is not None and one.candidate is not None
+    ]
+    changed = [
+        candidate.id
+        for candidate, evaluation in evaluations
+        if candidate.files and not evaluation.checks and evaluation.trouble is None
+    ]
+    if changed:
+        for index, candidate in enumerate(changed[:_BEST_SHOWN]):
+            say(f"{'     ' if index else 'Next:'} forkyard diff {short(candidate)}")
+    elif any(evaluation.checks or evaluation.trouble for _, evaluation in evaluations):
+        say(f"Next: forkyard regrade {short(run.id)}")
+    else:
+        say(f"Next: forkyard logs {short(run.tasks[0].attempts[0].id)}")
 
 
 def _best(task: TaskInfo) -> list[str]:

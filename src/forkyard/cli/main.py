@@ -180,6 +180,8 @@ def tell(error: ForkyardError) -> None:
         click.echo(json.dumps({"error": body}))
     click.echo(f"Error: {clean(error.message)}", err=True)
     for problem in problems:
+        if len(problems) == 1 and str(problem) in error.message:
+            break  # told already
         click.echo(f"  {clean(str(problem))}", err=True)
     if error.hint:
         click.echo(f"Hint: {clean(error.hint)}", err=True)

@@ -12,6 +12,7 @@ import click
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import bytes_out, clean, progress, say, short, stream_out
+from forkyard.cli.tree import root_of
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -60,12 +61,17 @@ def apply(candidate: str, target: str | None, workspace: str | None, *, as_json:
     """
     if target is not None and workspace is not None:
         raise click.UsageError("--to and --workspace exclude each other")
-    folder = None if workspace is not None else _root(Path(target or "."))
+    folder = None
+    if workspace is None:
+        folder = root_of(Path(target or ".")) or Path(target or ".").absolute()
     done = talk(
         lambda client: client.candidates.apply(candidate, target=folder, workspace=workspace)
     )
     if as_json:
         write_json(done)
+        return
+    if not done.paths:
+        say(f"Nothing to apply to {clean(done.target)}: {short(done.candidate)} changes no file")
         return
     say(f"Applied {short(done.candidate)} to {clean(done.target)}:")
     for path in done.paths:
@@ -73,19 +79,20 @@ def apply(candidate: str, target: str | None, workspace: str | None, *, as_json:
     progress("Nothing was committed; review it with your own tools.")
 
 
-def _root(folder: Path) -> Path:
-    """Find the repository that a folder lies in; the folder itself where there is none."""
-    folder = folder.absolute()
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
-
-
-@click.command(epilog="\b\nExample:\n  forkyard logs att_1a2b --follow")
+@click.command(
+    epilog="\b\nExamples:\n  forkyard logs careful#2\n  forkyard logs run_1a2b:careful\n"
+    "  forkyard logs att_1a2b --follow"
+)
 @click.argument("attempt")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the agent is over.")
 @click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One stream only.")
 @json_option
 def logs(attempt: str, *, follow: bool, only: str | None, as_json: bool) -> None:
-    """Show what an attempt's agent printed, whole: its output to stdout, its errors to stderr."""
+    """Show what an attempt's agent printed, whole: its output to stdout, its errors to stderr.
+
+    An attempt is named as the comparison shows it: AGENT or AGENT#N of the newest run,
+    RUN:AGENT#N of another, by its candidate, or by its id.
+    """
     streams = [only] if only is not None else ["stdout", "stderr"]
 
     async def conversation(client: Client) -> None:

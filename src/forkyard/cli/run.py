@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,9 +16,9 @@ from forkyard.cli.main import INTERRUPTED
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import clean, progress, say, short, table
 from forkyard.cli.progress import follower
-from forkyard.errors import ConfigError, ConflictError, Problem
+from forkyard.cli.quick import read_quick, refuse_unless_task_file
+from forkyard.errors import ConflictError
 from forkyard.wire.results import QuickRequest, RunInfo
-from forkyard.wire.units import parse_duration
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -43,8 +42,8 @@ Examples:
     help="Quick form: a command that judges a candidate by its exit status. Repeatable.",
 )  # fmt: skip
 @click.option(
-    "--repository", default=".", metavar="FOLDER",
-    help="Quick form: repository to start from (default: the current one).",
+    "--repository", metavar="FOLDER",
+    help="Quick form: repository to start from (default: the one around the current folder).",
 )  # fmt: skip
 @click.option("--committed", is_flag=True, help="Quick form: leave uncommitted work out.")
 @click.option("--snapshot", help="Quick form: start from this snapshot instead.")
@@ -67,61 +66,11 @@ def run(task: str, *, detach: bool, quiet: bool, as_json: bool, **quick: object)
 
     The first Ctrl-C cancels the run and keeps its results, the second leaves at once.
     """
-    is_file = not quick["agents"] and _is_task_file(task)
-    request = None if is_file else _quick(task, quick)
+    request = read_quick(task, quick) if quick["agents"] else None
+    if request is None:
+        refuse_unless_task_file(click.get_current_context(), task)
     return talk(
         lambda client: _run(client, task, request, detach=detach, quiet=quiet, as_json=as_json)
-    )
-
-
-def _is_task_file(text: str) -> bool:
-    if text.endswith((".yaml", ".yml")) or ("\n" not in text and Path(text).is_file()):
-        return True
-    raise ConfigError(
-        f"cannot run {text!r}: no such task file, and the quick form needs an agent",
-        hint="Name a TASK.yaml, or add -a NAME='SHELL COMMAND'.",
-        problems=(Problem(key="-a", message="is missing"),),
-    )
-
-
-def _quick(prompt: str, options: dict[str, object]) -> QuickRequest:
-    problems: list[Problem] = []
-
-    def duration(flag: str) -> float | None:
-        text = options[flag]
-        if not isinstance(text, str):
-            return None
-        try:
-            return parse_duration(text)
-        except ValueError as error:
-            problems.append(Problem(key=f"--{flag}", message=str(error)))
-            return None
-
-    timeout, deadline = duration("timeout"), duration("deadline")
-    if problems:
-        raise ConfigError(
-            f"cannot run this: {problems[0]}",
-            hint="See `forkyard run --help`.",
-            problems=tuple(problems),
-        )
-    if options["snapshot"] is None and options["template"] is None and not options["committed"]:
-        progress("Starting from the repository as it lies, uncommitted work included.")
-    return QuickRequest.model_validate(
-        {
-            "prompt": prompt,
-            "agents": options["agents"],
-            "cwd": str(Path.cwd()),
-            "attempts": options["attempts"],
-            "checks": options["checks"],
-            "repository": options["repository"],
-            "include_uncommitted": not options["committed"],
-            "snapshot": options["snapshot"],
-            "template": options["template"],
-            "protected": options["protected"],
-            "parallel": options["parallel"],
-            "attempt_timeout_seconds": timeout,
-            "deadline_seconds": deadline,
-        }
     )
 
 
@@ -175,7 +124,8 @@ async def follow(client: Client, info: RunInfo, *, quiet: bool, cancels: bool) -
         nonlocal interrupts
         interrupts += 1
         if not cancels or interrupts > 1:
-            progress(f"Left; run {short(info.id)} goes on: `forkyard watch {short(info.id)}`.")
+            what = "is being cancelled" if cancels else "goes on"
+            progress(f"Left; run {short(info.id)} {what}: `forkyard watch {short(info.id)}`.")
             sys.stderr.flush()
             # At once, as promised: the server is another process and needs no farewell.
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,177 @@
+"""The quick form on the command line: its flags as one request, every problem of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from forkyard.cli.output import progress
+from forkyard.cli.tree import root_of
+from forkyard.errors import ConfigError, Problem
+from forkyard.wire.quickform import quick_request
+from forkyard.wire.results import QuickRequest
+from forkyard.wire.taskfile import MOST_ATTEMPTS
+from forkyard.wire.units import parse_duration
+
+_MOST_SHOWN = 60
+_TASK_FILES = (".yaml", ".yml")
+_FLAGS = {
+    "attempts": "-n",
+    "checks": "--check",
+    "repository": "--repository",
+    "committed": "--committed",
+    "snapshot": "--snapshot",
+    "template": "--template",
+    "protected": "--protected",
+    "parallel": "--parallel",
+    "timeout": "--timeout",
+    "deadline": "--deadline",
+}
+
+
+def refuse_unless_task_file(context: click.Context, text: str) -> None:
+    """Refuse what is no task file, and flags that have no meaning beside one.
+
+    Raises:
+        ConfigError: Nothing that is given is ignored.
+    """
+    if not text.endswith(_TASK_FILES) and not _is_file(text):
+        raise ConfigError(
+            f"cannot run {_shown(text)}: no such task file, and the quick form needs an agent",
+            hint="Name a TASK.yaml, or add -a NAME='SHELL COMMAND'.",
+            problems=(Problem(key="-a", message="is missing"),),
+        )
+    typed = [
+        flag
+        for name, flag in _FLAGS.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        raise ConfigError(
+            f"cannot run {text} with {', '.join(typed)}: that belongs to the quick form",
+            hint="Say it in the task file.",
+        )
+
+
+def read_quick(prompt: str, options: dict[str, object]) -> QuickRequest:
+    """Make the request, and say where it starts.
+
+    Args:
+        prompt: What the agents are asked.
+        options: The command's options by name.
+
+    Raises:
+        ConfigError: With every problem of the flags.
+    """
+    asked = _Asked(prompt, options)
+    if asked.problems:
+        shown = (
+            str(asked.problems[0])
+            if len(asked.problems) == 1
+            else f"{len(asked.problems)} problems"
+        )
+        raise ConfigError(
+            f"cannot run this: {shown}",
+            hint="See `forkyard run --help`.",
+            problems=tuple(asked.problems),
+        )
+    request = QuickRequest(
+        prompt=prompt,
+        agents=asked.texts("agents"),
+        cwd=str(Path.cwd()),
+        attempts=asked.number("attempts") or 1,
+        checks=asked.texts("checks"),
+        repository=asked.repository,
+        include_uncommitted=not options["committed"],
+        snapshot=asked.text("snapshot"),
+        template=asked.text("template"),
+        protected=asked.texts("protected"),
+        parallel=asked.number("parallel"),
+        attempt_timeout_seconds=asked.timeout,
+        deadline_seconds=asked.deadline,
+    )
+    if asked.starts_from_repository and request.include_uncommitted:
+        progress("Starting from the repository as it lies, uncommitted work included.")
+    return request
+
+
+class _Asked:
+    """The flags as values, and what is wrong with them."""
+
+    def __init__(self, prompt: str, options: dict[str, object]) -> None:
+        self._options = options
+        self.problems: list[Problem] = []
+        if prompt.endswith(_TASK_FILES) and _is_file(prompt):
+            self._report("-a", f"has no meaning with task file {prompt}")
+        self.timeout, self.deadline = self._duration("timeout"), self._duration("deadline")
+        parallel = self.number("parallel")
+        if parallel is not None and not 1 <= parallel <= MOST_ATTEMPTS:
+            self._report("--parallel", f"is {parallel}, must be from 1 to {MOST_ATTEMPTS}")
+        self.starts_from_repository = not self.text("snapshot") and not self.text("template")
+        self.repository = self._repository()
+        attempts = self.number("attempts")
+        try:
+            quick_request(
+                prompt,
+                agents=self.texts("agents"),
+                cwd=str(Path.cwd()),
+                attempts=1 if attempts is None else attempts,
+                checks=self.texts("checks"),
+                repository_path=self.repository,
+                snapshot=self.text("snapshot"),
+                template=self.text("template"),
+                protected=self.texts("protected"),
+            )
+        except ConfigError as error:
+            self.problems += error.problems
+
+    def text(self, name: str) -> str | None:
+        value = self._options[name]
+        return value if isinstance(value, str) else None
+
+    def texts(self, name: str) -> list[str]:
+        value = self._options[name]
+        return [str(one) for one in value] if isinstance(value, tuple) else []
+
+    def number(self, name: str) -> int | None:
+        value = self._options[name]
+        return value if isinstance(value, int) else None
+
+    def _report(self, flag: str, message: str) -> None:
+        self.problems.append(Problem(key=flag, message=message))
+
+    def _duration(self, name: str) -> float | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse_duration(text)
+        except ValueError as error:
+            self._report(f"--{name}", str(error))
+            return None
+
+    def _repository(self) -> str:
+        """Find the repository around the current folder, unless a folder is named."""
+        named = self.text("repository")
+        if named is not None or not self.starts_from_repository:
+            return named or "."
+        found = root_of(Path())
+        if found is None:
+            self._report(
+                "--repository",
+                f"{Path.cwd()} lies in no git repository; go into one, or name a folder",
+            )
+        return str(found or ".")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return "\n" not in text and Path(text).is_file()
+    except OSError:  # longer than a file's name can be
+        return False

@@ -1,0 +1,11 @@
+"""Which working tree of the user a command means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def root_of(folder: Path) -> Path | None:
+    """Find the repository that a folder lies in; None where there is none."""
+    folder = folder.absolute()
+    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
