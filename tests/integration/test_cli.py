@@ -90,6 +90,23 @@ def test_a_run_ends_in_a_comparison_and_exit_code_0(module_home: Path, repositor
     assert "\x1b" not in done.stdout + done.stderr
 
 
+def test_a_log_is_found_by_the_names_that_the_comparison_shows(
+    module_home: Path, repository: Path
+) -> None:
+    """Agent, agent with number, of another run, candidate; several that fit are a conflict."""
+    loud = "loud=echo here I am"
+    run = answer(
+        forkyard(module_home, "run", "Say", "-a", loud, "-n", "2", "--json", directory=repository,
+                 code=14)
+    )  # fmt: skip
+    candidate = run["tasks"][0]["attempts"][0]["candidate"]["id"]
+
+    for name in ("loud#1", f"{run['id']}:loud#2", candidate):
+        assert forkyard(module_home, "logs", name).stdout == "here I am\n"
+    assert "fits 2 of them (att_" in forkyard(module_home, "logs", "loud", code=4).stderr
+    assert "RUN:AGENT" in forkyard(module_home, "logs", "silent", code=3).stderr
+
+
 def test_json_ends_with_the_documented_object(module_home: Path, repository: Path) -> None:
     """Every key that scripts rely on."""
     done = forkyard(
@@ -295,6 +312,30 @@ def test_the_life_of_a_workspace(module_home: Path, repository: Path, tmp_path: 
     forkyard(module_home, "snapshot", "delete", "life-1")
     forkyard(module_home, "template", "delete", "life")
     assert repository.exists()
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_workspace_is_never_guessed_when_two_have_its_name(
+    module_home: Path, tmp_path: Path
+) -> None:
+    """Deleting the wrong one could not be undone."""
+    file = tmp_path / "twins.yaml"
+    file.write_text("spec:\n  repository: {path: repo}\n")
+    forkyard(module_home, "template", "apply", file)
+    forkyard(module_home, "template", "build", "twins")
+    first, second = (
+        forkyard(
+            module_home, "workspace", "create", "--template", "twins", "--name", "twin"
+        ).stdout.strip()
+        for _ in range(2)
+    )
+
+    refused = forkyard(module_home, "workspace", "delete", "twin", code=4)
+    assert first in refused.stderr
+    assert second in refused.stderr
+    forkyard(module_home, "workspace", "delete", first)
+    forkyard(module_home, "workspace", "delete", "twin")
+    forkyard(module_home, "workspace", "delete", "twin", code=3)
 
 
 def test_doctor_says_what_is_in_force(module_home: Path) -> None:

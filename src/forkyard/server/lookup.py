@@ -44,7 +44,10 @@ def find(
         return things[text]
     fitting = sorted(_fitting(text, things, prefix))
     if not fitting:
-        raise NotFoundError(f"cannot find {kind} {text!r}: no such {kind}", hint=hint)
+        reason = f"no such {kind}"
+        if 0 < len(_digits(text, prefix)) < SHORTEST_ABBREVIATION:
+            reason += f", and an abbreviation needs {SHORTEST_ABBREVIATION} digits or more"
+        raise NotFoundError(f"cannot find {kind} {text!r}: {reason}", hint=hint)
     if len(fitting) > 1:
         shown = ", ".join(fitting[:4]) + (", ..." if len(fitting) > 4 else "")  # noqa: PLR2004
         raise ConflictError(
@@ -54,8 +57,13 @@ def find(
     return things[fitting[0]]
 
 
-def _fitting(text: str, ids: Iterable[str], prefix: str) -> list[str]:
+def _digits(text: str, prefix: str) -> str:
     digits = text.removeprefix(f"{prefix}_")
-    if len(digits) < SHORTEST_ABBREVIATION or not _HEXADECIMAL.issuperset(digits):
+    return digits if _HEXADECIMAL.issuperset(digits) else ""
+
+
+def _fitting(text: str, ids: Iterable[str], prefix: str) -> list[str]:
+    digits = _digits(text, prefix)
+    if len(digits) < SHORTEST_ABBREVIATION:
         return []
     return [one for one in ids if one.startswith(f"{prefix}_{digits}")]

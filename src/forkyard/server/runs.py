@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.responses import FileResponse, StreamingResponse
 
-from forkyard.errors import NotFoundError
+from forkyard.errors import ConflictError, NotFoundError
 from forkyard.model.candidate import Candidate
 from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, Run, RunLimits
 from forkyard.server.lookup import find
@@ -28,6 +28,11 @@ from forkyard.wire.results import (
 from forkyard.wire.taskfile import RunRequest, StartRequest, parse_run
 
 RUNS_HINT = "See `forkyard status`."
+ATTEMPTS_HINT = (
+    "Name an agent as `forkyard status last` shows it (RUN:AGENT for an older run), its candidate,"
+    " or an attempt's id."
+)
+MOST_NAMED = 4
 
 
 def find_run(services: Services, text: str) -> Run:
@@ -40,9 +45,28 @@ def find_run(services: Services, text: str) -> Run:
 
 
 def find_attempt(services: Services, text: str) -> Attempt:
-    """Find an attempt by id."""
-    attempts = {str(key): one for key, one in services.journal.state.attempts.items()}
-    return find("attempt", text, attempts, prefix="att", hint=RUNS_HINT)
+    """Find an attempt by id, by its candidate, or as ``[RUN:]AGENT[#N]`` of a run (the newest)."""
+    state = services.journal.state
+    attempts = {str(key): one for key, one in state.attempts.items()}
+    if text.startswith("cand_"):
+        return attempts[find_candidate(services, text).attempt]
+    run, colon, agent = text.rpartition(":")
+    if colon or (text not in attempts and state.runs):
+        name, _, number = agent.partition("#")
+        named = [
+            str(one.id)
+            for one in state.attempts_of(find_run(services, run or "last").id)
+            if one.agent == name and number in {"", str(one.number)}
+        ]
+        if len(named) > 1:
+            raise ConflictError(
+                f"cannot tell which attempt {text!r} means: it fits {len(named)} of them"
+                f" ({', '.join(named[:MOST_NAMED])}{', ...' if len(named) > MOST_NAMED else ''})",
+                hint="Give the number too, as AGENT#N, or one of these ids.",
+            )
+        if named:
+            return attempts[named[0]]
+    return find("attempt", text, attempts, prefix="att", hint=ATTEMPTS_HINT)
 
 
 def find_candidate(services: Services, text: str) -> Candidate:

@@ -88,13 +88,19 @@ def find_workspace(services: Services, text: str) -> Workspace:
         for one in state.workspaces.values()
         if one.state is not WorkspaceState.DELETED
     }
-    named = state.workspace_named(text)
+    named = [key for key, one in things.items() if one.display_name == text]
+    if len(named) > 1 and text not in things:
+        shown = ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")  # noqa: PLR2004
+        raise ConflictError(
+            f"cannot tell which workspace {text!r} means: {len(named)} have that name ({shown})",
+            hint="Give the id; see `forkyard workspace list`.",
+        )
     return find(
         "workspace",
         text,
         things,
         prefix="ws",
-        names=None if named is None else {text: named.id},
+        names={text: named[0]} if named else None,
         hint="See `forkyard workspace list`.",
     )
 

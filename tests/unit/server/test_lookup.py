@@ -30,6 +30,12 @@ def test_what_fits_nothing_is_not_found(text: str) -> None:
         ask(text)
 
 
+def test_an_abbreviation_is_told_to_be_too_short_when_it_is() -> None:
+    """The thing may well be there."""
+    with pytest.raises(NotFoundError, match="needs 4 digits or more"):
+        ask("run_bee")
+
+
 def test_what_fits_several_is_a_conflict_that_names_them() -> None:
     """The person is told to give more digits."""
     with pytest.raises(ConflictError, match=r"fits 2 of them \(run_abcd1111.*run_abcd2222") as told:
