@@ -6,6 +6,8 @@ fast, and each command's own module is imported when it is run.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import sys
@@ -17,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from forkyard import __version__
-from forkyard.errors import ConfigError, ForkyardError, InternalError
+from forkyard.errors import ConfigError, ForkyardError, InternalError, UserError
 
 EXIT_CODES = """\b
 Exit codes:
@@ -38,6 +40,8 @@ Exit codes:
 """
 
 INTERRUPTED = 130
+
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 class LazyGroup(click.Group):
@@ -131,6 +135,7 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with a documented code."""
+    _open_closed_streams()
     try:
         code = root.main(prog_name="forkyard", standalone_mode=False)
     except click.exceptions.Abort:
@@ -138,6 +143,8 @@ def main() -> NoReturn:
         leave(INTERRUPTED)
     except click.ClickException as error:
         error.show()
+        if _wants_json():
+            _write_json(UserError(error.format_message()))
         leave(error.exit_code)
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
@@ -149,17 +156,52 @@ def main() -> NoReturn:
     except ForkyardError as error:
         tell(error)
         leave(error.exit_code)
+    except OSError as error:
+        known = _of_the_system(error)
+        if known is None:
+            _tell_bug(error)
+        click.echo(f"Error: {known}", err=True)
+        leave(1)
     except Exception as error:  # noqa: BLE001 - the outermost boundary
-        import traceback  # noqa: PLC0415 - only on a bug
-
-        traceback.print_exc()
-        bug = InternalError(
-            f"cannot go on: {type(error).__name__}: {error}",
-            hint="Report it with the lines above.",
-        )
-        tell(bug)
-        leave(bug.exit_code)
+        _tell_bug(error)
     leave(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    # Whoever starts us with a closed stream would otherwise get our next file or socket in its
+    # place, written to as if it were the terminal.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
+def _of_the_system(error: OSError) -> str | None:
+    """Say what is wrong where it is neither our bug nor the server's matter."""
+    try:
+        os.getcwd()  # noqa: PTH109 - light
+    except OSError:
+        return "cannot go on: the current folder is gone; go into one that is there"
+    if error.errno in _CANNOT_WRITE:
+        return (
+            f"cannot write the output: {error.strerror}; what was done is kept, see `forkyard"
+            " status`"
+        )
+    return None
+
+
+def _tell_bug(error: Exception) -> NoReturn:
+    import traceback  # noqa: PLC0415 - only on a bug
+
+    traceback.print_exc()
+    bug = InternalError(
+        f"cannot go on: {type(error).__name__}: {error}",
+        hint="Report it with the lines above.",
+    )
+    tell(bug)
+    leave(bug.exit_code)
 
 
 def tell(error: ForkyardError) -> None:
@@ -167,17 +209,8 @@ def tell(error: ForkyardError) -> None:
     from forkyard.cli.output import clean  # noqa: PLC0415 - not needed for help
 
     problems = error.problems if isinstance(error, ConfigError) else ()
-    if "--json" in sys.argv[1:]:
-        body: dict[str, object] = {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "problems": [
-                {"message": one.message, "file": one.file, "line": one.line, "key": one.key}
-                for one in problems
-            ],
-        }
-        click.echo(json.dumps({"error": body}))
+    if _wants_json():
+        _write_json(error)
     click.echo(f"Error: {clean(error.message)}", err=True)
     for problem in problems:
         if len(problems) == 1 and str(problem) in error.message:
@@ -187,11 +220,31 @@ def tell(error: ForkyardError) -> None:
         click.echo(f"Hint: {clean(error.hint)}", err=True)
 
 
+def _wants_json() -> bool:
+    words = sys.argv[1:]
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
+def _write_json(error: ForkyardError) -> None:
+    problems = error.problems if isinstance(error, ConfigError) else ()
+    body: dict[str, object] = {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "problems": [
+            {"message": one.message, "file": one.file, "line": one.line, "key": one.key}
+            for one in problems
+        ],
+    }
+    with contextlib.suppress(OSError):  # stderr tells it as well
+        click.echo(json.dumps({"error": body}))
+
+
 def leave(code: int) -> NoReturn:
     """Exit at once after flushing; unused background threads need no farewell."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):
+    except (OSError, ValueError):
         os._exit(code or 1)
     sys.exit(code)

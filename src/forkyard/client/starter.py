@@ -183,7 +183,7 @@ def _ask_version(path: Path) -> Answering | None:
     """Ask a listening server for its version; None where nobody listens."""
     try:
         status, body = _exchange(path, b"GET /v1/version HTTP/1.1\r\n")
-    except (FileNotFoundError, ConnectionError):
+    except (FileNotFoundError, NotADirectoryError, ConnectionError):
         return None
     except OSError as error:
         raise StoreError(

@@ -14,6 +14,8 @@ from forkyard.wire.yaml import Document, Node, Path
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 MAX_PROBLEMS = 100
+MOST_ARGUMENT_BYTES = 128_000
+"""Of one argument or variable: the kernel takes 128 KiB, its name and our wrapping included."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,17 @@ class Problems:
         hint = "Correct the lines named and try again."
         msg = f"cannot read {thing}: {what}"
         raise ConfigError(msg, hint=hint, problems=shown)
+
+
+def argument_problem(text: str) -> str | None:
+    """Say why a text cannot be given to a program as one argument or variable, or None."""
+    size = len(text.encode("utf-8", "surrogateescape"))
+    if size > MOST_ARGUMENT_BYTES:
+        return (
+            f"has {size} bytes, and a program takes {MOST_ARGUMENT_BYTES} at most; put the rest"
+            " into a file of the repository"
+        )
+    return None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -136,6 +149,14 @@ class Section:
             self.problem(key, "is empty; give it a value or remove the key")
             return None
         return found.value
+
+    def argument(self, key: str, *, required: bool = False) -> str | None:
+        """Read non-empty text that is given to a program whole."""
+        found = self.text(key, required=required)
+        if found is not None and (wrong := argument_problem(found)) is not None:
+            self.problem(key, wrong)
+            return None
+        return found
 
     def name(self, key: str, *, required: bool = False) -> str | None:
         """Read a name: letters, digits, dot, dash and underscore."""
@@ -250,6 +271,8 @@ class Section:
                 node = section.values[name]
                 if isinstance(node.value, str):
                     values[name] = node.value
+                    if (wrong := argument_problem(node.value)) is not None:
+                        section.problem(name, wrong)
                 else:
                     found = f"{kind(node.value)}{_quote_it(node.value)}"
                     section.problem(name, f"must be text, not {found}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from forkyard.errors import ConfigError, Problem
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check
-from forkyard.wire.fields import NAME, NAME_RULE
+from forkyard.wire.fields import NAME, NAME_RULE, argument_problem
 from forkyard.wire.taskfile import (
     COMMAND_DRIVER,
     LATER_DRIVERS,
@@ -67,7 +67,7 @@ def quick_request(
         if message is not None:
             found.append(Problem(message=message, key=flag))
 
-    report("PROMPT", None if prompt.strip() else "is empty")
+    report("PROMPT", argument_problem(prompt) if prompt.strip() else "is empty")
     if not 1 <= attempts <= MOST_ATTEMPTS:
         report("-n", f"is {attempts}, must be from 1 to {MOST_ATTEMPTS}")
     if snapshot is not None and template is not None:
@@ -124,7 +124,7 @@ def _agent_problem(name: str, has_command: bool, command: str, taken: set[str]) 
         return f"agent {name} has no command; write -a {name}='SHELL COMMAND'"
     if name in taken:
         return f"{name} is the name of two agents"
-    return None
+    return argument_problem(command)
 
 
 def _checks(commands: Sequence[str], report: _Report) -> tuple[Check, ...]:
@@ -133,6 +133,7 @@ def _checks(commands: Sequence[str], report: _Report) -> tuple[Check, ...]:
         if not command.strip() or "\0" in command:
             report("--check", "is empty")
             continue
+        report("--check", argument_problem(command))
         checks.append(Check(name=_check_name(command, {c.name for c in checks}), run=command))
     return tuple(checks)
 

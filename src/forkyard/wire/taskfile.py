@@ -152,7 +152,7 @@ def _task(section: Section, shared: Section, name: str) -> TaskRequest | None:
         return section if section.has(key) or not shared.has(key) else shared
 
     before = len(section.problems.found)
-    prompt = where("prompt").text("prompt", required=True)
+    prompt = where("prompt").argument("prompt", required=True)
     start = _start(where("start"))
     agents = _agents(where("agents"))
     task = TaskRequest(
@@ -217,7 +217,7 @@ def _agents(section: Section) -> tuple[AgentSpec, ...]:
         name = entry.name("name", required=True)
         later = dict.fromkeys(LATER_DRIVERS, _USE_COMMAND)
         driver = entry.choice("driver", (COMMAND_DRIVER,), later)
-        command = entry.text(
+        command = entry.argument(
             "command", required=driver == COMMAND_DRIVER or not entry.has("driver")
         )
         variables = entry.variables(
@@ -245,7 +245,7 @@ def _checks(section: Section) -> tuple[Check, ...]:
     names: set[str] = set()
     for entry in section.sections("checks"):
         name = entry.name("name", required=True)
-        run = entry.text("run", required=True)
+        run = entry.argument("run", required=True)
         report = entry.choice("report", tuple(ReportFormat), dict.fromkeys(LATER_REPORTS, ""))
         timeout = entry.duration("timeout")
         entry.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forkyard.errors import ConfigError
+from forkyard.wire.fields import MOST_ARGUMENT_BYTES
 from forkyard.wire.quickform import quick_request
 from forkyard.wire.taskfile import StartRequest, parse_run
 
@@ -70,3 +71,12 @@ def test_all_problems_are_told_at_once() -> None:
     assert [problem.key for problem in raised.value.problems] == [
         "PROMPT", "-n", "--template", "--name", "--protected", "-a", "--check",
     ]  # fmt: skip
+
+
+def test_what_no_program_can_be_given_is_refused_when_it_is_too_long() -> None:
+    """As in a task file."""
+    long = "x" * (MOST_ARGUMENT_BYTES + 1)
+    with pytest.raises(ConfigError) as raised:
+        quick_request(long, agents=[f"a={long}"], checks=[long], cwd="/")
+
+    assert [problem.key for problem in raised.value.problems] == ["PROMPT", "-a", "--check"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from forkyard.errors import ConfigError, Problem
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
+from forkyard.wire.fields import MOST_ARGUMENT_BYTES
 from forkyard.wire.taskfile import RunRequest, StartRequest, TaskRequest, parse_run
 
 WHOLE = """\
@@ -231,3 +232,18 @@ def test_request_comes_back_when_written_as_yaml(
     assert [(c.name, c.run, c.timeout_seconds) for c in task.checks] == [
         (name, command, minutes * 60) for name in checks
     ]
+
+
+def test_what_no_program_can_be_given_is_refused_when_it_is_too_long() -> None:
+    """Prompt, commands and variables travel as one argument each, and the kernel bounds them."""
+    long = "x" * (MOST_ARGUMENT_BYTES + 1)
+    told = problems(
+        f"name: x\nprompt: {long}\nstart: {{snapshot: s}}\n"
+        f"agents: [{{name: a, command: {long}, env: {{A: {long}}}}}]\n"
+        f"checks: [{{name: c, run: {long}}}]\n"
+    )
+
+    assert {one.key for one in told} == {
+        "prompt", "agents.0.command", "agents.0.env.A", "checks.0.run",
+    }  # fmt: skip
+    assert all("a program takes" in one.message for one in told)
