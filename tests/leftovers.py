@@ -56,8 +56,11 @@ def cgroups() -> dict[str, list[Path]]:
     """Find the groups of all sandboxes, by name: one in each hierarchy, directly below ours."""
     found: dict[str, list[Path]] = {}
     for parent in (*CGROUPS.glob(CGROUP_PARENT), *CGROUPS.glob(f"*/{CGROUP_PARENT}")):
-        for path in parent.glob("*/"):
-            found.setdefault(path.name, []).append(path)
+        # Other sessions' groups come and go while this one looks.
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(parent):
+                if entry.is_dir():
+                    found.setdefault(entry.name, []).append(Path(entry.path))
     return found
 
 
@@ -102,9 +105,10 @@ class Session:
     def _is_others(self, groups: Sequence[Path], running: dict[int, Process]) -> bool:
         """Whether a living process of another session's shim holds a sandbox's groups."""
         pids: list[int] = []
-        for file in (file for group in groups for file in group.rglob("cgroup.procs")):
+        # os.walk, unlike rglob, passes over a folder that vanishes under it.
+        for folder in (folder for group in groups for folder, _, _ in os.walk(group)):
             with contextlib.suppress(OSError):
-                pids += [int(line) for line in file.read_text().split()]
+                pids += [int(line) for line in Path(folder, "cgroup.procs").read_text().split()]
         for pid in pids:
             chain = _ancestry(pid, running)
             if any(self._is_ours(process) for process in chain):
