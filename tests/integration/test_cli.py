@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from forkyard.bootstrap import LOCK_PATIENCE_SECONDS
+
 PATIENCE_SECONDS = 120.0
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main")
 FIX = "good=echo fixed > state"
@@ -336,6 +338,18 @@ def test_a_workspace_is_never_guessed_when_two_have_its_name(
     forkyard(module_home, "workspace", "delete", first)
     forkyard(module_home, "workspace", "delete", "twin")
     forkyard(module_home, "workspace", "delete", "twin", code=3)
+
+
+def test_a_second_server_is_refused_at_once_when_one_runs(module_home: Path) -> None:
+    """Not after the patience that one gets that is just exiting."""
+    forkyard(module_home, "status")
+    begun = time.monotonic()
+
+    refused = forkyard(module_home, "serve", code=4)
+
+    assert "does so already" in refused.stderr
+    assert "serve --stop" in refused.stderr
+    assert time.monotonic() - begun < LOCK_PATIENCE_SECONDS
 
 
 def test_doctor_says_what_is_in_force(module_home: Path) -> None:

@@ -9,7 +9,8 @@ import click
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import clean, progress, say, style
-from forkyard.errors import SandboxUnavailableError
+from forkyard.config import state_directory
+from forkyard.errors import ConflictError, SandboxUnavailableError
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -39,9 +40,21 @@ def serve(*, idle_exit: float | None, on_demand: bool, stop: bool, as_json: bool
         return
     from forkyard.bootstrap import serve as run_server  # noqa: PLC0415 - the whole program
 
+    if not on_demand:
+        talk(_refuse_a_second, start=False)
     if on_demand and idle_exit is None:
         idle_exit = IDLE_EXIT_SECONDS
     run_server(idle_seconds=idle_exit, announce=progress, is_foreground=not on_demand)
+
+
+async def _refuse_a_second(client: Client) -> None:
+    # At once: only a server that is just exiting is worth waiting for.
+    running = await client.find_server()
+    if running is not None:
+        raise ConflictError(
+            f"cannot serve {state_directory()}: process {running} does so already",
+            hint="Use it, or stop it with `forkyard serve --stop`.",
+        )
 
 
 async def _stop(client: Client) -> bool:

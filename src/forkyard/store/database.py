@@ -114,7 +114,7 @@ class ServerLock:
             os.close(descriptor)
             msg = f"cannot open the state directory {path.parent}: held by {holder or 'a server'}"
             raise StoreError(
-                msg, hint="Use the running server, or stop it first (`forkyard status` finds it)."
+                msg, hint="Use the running server, or stop it with `forkyard serve --stop`."
             ) from error
         os.ftruncate(descriptor, 0)
         # boot id and start time tell a stale note from a process that reuses the number

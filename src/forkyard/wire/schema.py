@@ -217,7 +217,7 @@ class ExecRequest(RequestModel):
     def _sound(self) -> ExecRequest:
         if (self.command is None) == (self.argv is None):
             raise ValueError("needs exactly one of command and argv")
-        if self.argv is not None and not self.argv:
+        if self.argv is not None and not (self.argv and self.argv[0]):
             raise ValueError("argv must name a program")
         if not is_id(self.id) or not self.id.startswith("exec_"):
             raise ValueError("id must be exec_ and 6 to 32 hexadecimal digits")

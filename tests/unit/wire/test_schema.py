@@ -18,6 +18,7 @@ EXEC = "exec_0123456789ab"
         ({"id": EXEC}, "exactly one of command and argv"),
         ({"id": EXEC, "command": "x", "argv": ["x"]}, "exactly one of command and argv"),
         ({"id": EXEC, "argv": []}, "must name a program"),
+        ({"id": EXEC, "argv": [""]}, "must name a program"),
         ({"id": "exec_../../x", "command": "x"}, "hexadecimal"),
         ({"id": "ws_0123456789ab", "command": "x"}, "hexadecimal"),
         ({"id": EXEC, "command": "a\0b"}, "NUL"),
