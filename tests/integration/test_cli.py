@@ -317,6 +317,36 @@ def test_the_life_of_a_workspace(module_home: Path, repository: Path, tmp_path: 
 
 
 @pytest.mark.usefixtures("repository")
+def test_an_interrupted_build_goes_on_and_says_so(module_home: Path, tmp_path: Path) -> None:
+    """The build is the server's; who watched it is told where to look."""
+    file = tmp_path / "slow.yaml"
+    file.write_text(
+        "spec:\n  repository: {path: repo}\n  runtime:\n    tasks:\n"
+        "      - {name: wait, type: ON_CREATE, run: 'echo begun; sleep 3'}\n"
+    )
+    forkyard(module_home, "template", "apply", file)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "forkyard", "template", "build", "slow"],
+        env={**os.environ, "FORKYARD_HOME": str(module_home)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line == "begun\n":
+            break
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 130
+    assert "goes on: `forkyard template show slow --log`" in told
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "building" in (shown := forkyard(module_home, "template", "show", "slow").stdout):
+        assert time.monotonic() < deadline
+    assert "ready" in shown
+
+
+@pytest.mark.usefixtures("repository")
 def test_a_workspace_is_never_guessed_when_two_have_its_name(
     module_home: Path, tmp_path: Path
 ) -> None:

@@ -52,7 +52,11 @@ def build(name: str, *, detach: bool, as_json: bool) -> None:
         await stream_out(client.templates.log(name, follow=True), sys.stderr.buffer)
         return await client.templates.wait_until_built(name)
 
-    info = talk(conversation)
+    try:
+        info = talk(conversation)
+    except KeyboardInterrupt:
+        progress(f"Left; a build that was begun goes on: `forkyard template show {name} --log`.")
+        raise
     if as_json:
         write_json(info)
     elif detach:

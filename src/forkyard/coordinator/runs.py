@@ -55,8 +55,11 @@ class Runs:
         """
         problems = submission_problems(tasks, limits, self.journal.state)
         if problems:
-            msg = f"cannot submit run {name}: {len(problems)} problem(s)"
-            raise ConfigError(msg, problems=tuple(problems))
+            count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+            msg = f"cannot submit run {name}: {count}: {problems[0]}"
+            raise ConfigError(
+                msg, hint="Correct them, then submit it again.", problems=tuple(problems)
+            )
         now = self.clock.now()
         run = Run(
             id=new_run_id(),
