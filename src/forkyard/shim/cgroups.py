@@ -67,6 +67,7 @@ def detect(mounts: str | None = None) -> Hierarchies | None:
     if v2 is not None and not v1:
         return Hierarchies("v2", dict.fromkeys(_v2_controllers(v2), v2), v2)
     if v2 is not None:
+        v1.pop("freezer", None)  # v2 kills by itself
         return Hierarchies("hybrid", v1, v2)
     if v1:
         return Hierarchies("v1", v1, v1.get("freezer") or v1.get("pids") or next(iter(v1.values())))
@@ -188,20 +189,25 @@ class SandboxGroup:
         self._make(self._tracking, f"{PARENT}/{self._name}/{name}")
 
     def join(self) -> None:
-        """Move the calling process into the limits and the sandbox's own tracking group.
+        """Move the calling process, which has no threads, into the limits.
 
-        The container's first process lives there, so its cgroup namespace shows nothing above.
+        By `tasks`, not `cgroup.procs`: for a thread that moves itself the kernel takes no lock
+        that waits out a grace period, which is ten milliseconds on an idle machine. On v2, which
+        has no such file, nothing is moved: whatever counts is born in the group (`births`).
         """
-        for root in self._roots.values():
-            self._write(root, f"{PARENT}/{self._name}/cgroup.procs", "0")
+        if self._hierarchies.layout == "v2":
+            return
+        for point, root in self._roots.items():
+            if point != self._hierarchies.tracking or not self._hierarchies.unified:
+                self._write(root, f"{PARENT}/{self._name}/tasks", "0")
 
     @property
     def births(self) -> bool:
         """Whether a process can be born in a tracking group instead of being moved there."""
         return self._hierarchies.unified
 
-    def open(self, name: str) -> int:
-        """Open one tracking group's directory."""
+    def open(self, name: str = ".") -> int:
+        """Open a tracking group's directory; by default the sandbox's own."""
         return os.open(
             f"{PARENT}/{self._name}/{name}",
             os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC,
@@ -210,8 +216,8 @@ class SandboxGroup:
 
     @staticmethod
     def join_open(group: int) -> None:
-        """Move the calling process into an open tracking group."""
-        descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
+        """Move the calling process, which has no threads, into an open v1 tracking group."""
+        descriptor = os.open("tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
         try:
             os.write(descriptor, b"0")
         finally:

@@ -91,8 +91,6 @@ class Sandbox:
                 cpu_millicores=limits["cpu_millicores"],
             )
         )
-        # First of all, since the kernel takes its time to move a process into the limits: the
-        # mounts are made meanwhile.
         self.spawner.join(self.group, self.name)
 
     def _mount_workspace(self) -> None:

@@ -93,7 +93,7 @@ class Spawner:
         other.close()
 
     def join(self, group: SandboxGroup, name: str) -> None:
-        """Have it moved into the limits of a sandbox, which the kernel takes its time for."""
+        """Have it moved into the limits of a sandbox; a failure is told by `run`."""
         self._group = group
         self._ask({"op": "join", "name": name}, [])
 
@@ -106,7 +106,10 @@ class Spawner:
         Raises:
             OSError: The limits could not be joined.
         """
-        self._ask({"op": "run", "argv": list(argv)}, [error_output])
+        assert self._group is not None  # noqa: S101 - nothing runs before `join`
+        group = self._group.open()
+        self._ask({"op": "run", "argv": list(argv)}, [error_output, group])
+        os.close(group)
         answer = self._answer()
         if "errno" in answer:
             raise OSError(answer["errno"], f"cannot join the cgroups: {answer['text']}")
@@ -245,7 +248,9 @@ def _serve(channel: socket.socket, hierarchies: Hierarchies, roots: dict[str, in
                 case "join":
                     trouble = _join(SandboxGroup(hierarchies, roots, message["name"]))
                 case "run":
-                    answer = trouble or {"status": _run(message["argv"], descriptors[0])}
+                    error_output, group = descriptors
+                    birthplace = group if births else -1
+                    answer = trouble or _run(message["argv"], error_output, birthplace)
                     _reply(channel, answer)
                 case "enter":
                     trouble = trouble or _enter(descriptors[0], message["filters"])
@@ -276,8 +281,11 @@ def _join(group: SandboxGroup) -> Message | None:
     return None
 
 
-def _run(argv: Sequence[str], error_output: int) -> int:
-    child = os.fork()
+def _run(argv: Sequence[str], error_output: int, birthplace: int) -> Message:
+    try:
+        child = kernel.clone_into(birthplace, 0) if birthplace >= 0 else os.fork()
+    except OSError as error:
+        return {"errno": error.errno, "text": os.strerror(error.errno or 0)}
     if child == 0:
         try:
             null = os.open("/dev/null", os.O_RDWR)
@@ -288,7 +296,7 @@ def _run(argv: Sequence[str], error_output: int) -> int:
         finally:
             os._exit(127)
     _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+    return {"status": os.waitstatus_to_exitcode(status)}
 
 
 def _enter(init: int, filters: Sequence[str]) -> Message | None:
