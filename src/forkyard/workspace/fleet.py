@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard import __version__
@@ -20,15 +19,24 @@ from forkyard.base.durable import failpoint
 from forkyard.base.process import start_detached
 from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
-from forkyard.model.execution import ExecResult, ExecSpec, StopReason
+from forkyard.model.execution import ExecResult, ExecSpec
 from forkyard.model.ids import ExecId, WorkspaceId
-from forkyard.shim import cgroups, kernel, protocol
+from forkyard.shim import cgroups, kernel
 from forkyard.shim.main import PID_FILE, SOCKET
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import SPEC, read_record
 from forkyard.workspace.drivers.oci import exec_document, sandbox_document
 from forkyard.workspace.interface import Isolation, RunningSandbox, SandboxSpec
 from forkyard.workspace.runtime import RUNTIMES, Runtime, RuntimeProbe
+from forkyard.workspace.shims import (
+    Shim,
+    interrupted,
+    is_shim_of,
+    last_words,
+    open_connection,
+    read_message,
+    result_of,
+)
 
 _CONNECT_SECONDS = 5.0
 _START_SECONDS = 60.0
@@ -41,24 +49,6 @@ _FORK_SERVER_PROGRAM = (
 )
 """Isolated mode, so that nothing of the caller's folder or user settings is imported; no path as
 an argument, since everybody may read those."""
-_LINE_LIMIT_BYTES = protocol.MESSAGE_LIMIT_BYTES
-
-
-@dataclass(slots=True)
-class _Shim:
-    """One connection to one shim."""
-
-    workspace: WorkspaceId
-    epoch: int
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    disk_bytes: int | None = None
-    ended: dict[ExecId, asyncio.Future[ExecResult]] = field(default_factory=dict)
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-
-    def send(self, message: Message) -> None:
-        self.writer.write(protocol.encode(message))
 
 
 class LocalFleet:
@@ -67,7 +57,7 @@ class LocalFleet:
     def __init__(self, layout: Layout, *, runtimes: tuple[str, ...] = RUNTIMES) -> None:
         """Keep where everything lies and what may be used; nothing is started yet."""
         self._layout = layout
-        self._shims: dict[WorkspaceId, _Shim] = {}
+        self._shims: dict[WorkspaceId, Shim] = {}
         self._locks: dict[WorkspaceId, asyncio.Lock] = {}
         self._lease: asyncio.StreamWriter | None = None
         self._lease_reader: asyncio.StreamReader | None = None
@@ -99,13 +89,13 @@ class LocalFleet:
             shim = await self._start(spec, runtime)
             self._shims[spec.workspace] = shim
 
-    async def _start(self, spec: SandboxSpec, runtime: Runtime) -> _Shim:
+    async def _start(self, spec: SandboxSpec, runtime: Runtime) -> Shim:
         document = sandbox_document(spec, self._layout, runtime.path)
         shim = await self._run_document(document)
         shim.disk_bytes = spec.limits.disk_bytes
         return shim
 
-    async def _run_document(self, document: Message) -> _Shim:
+    async def _run_document(self, document: Message) -> Shim:
         sandbox = Path(document["sandbox"])
         for folder in (sandbox, Path(document["execs"])):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,20 +110,20 @@ class LocalFleet:
             shim, hello = await self._ask_for_shim(document, path)
         if hello is None or hello.get("trouble"):
             shim.writer.close()
-            reason = (hello or {}).get("trouble") or _last_words(sandbox)
+            reason = (hello or {}).get("trouble") or last_words(sandbox)
             await self._sweep(document["workspace"], document["epoch"])
             message = f"cannot start {document['workspace']}: {reason}"
             raise WorkspaceError(message, hint="Run `forkyard doctor` to see what is in force.")
         self._listen(shim)
         return shim
 
-    async def _ask_for_shim(self, document: Message, path: Path) -> tuple[_Shim, Message | None]:
+    async def _ask_for_shim(self, document: Message, path: Path) -> tuple[Shim, Message | None]:
         reader, writer = await self._fork_server({"op": "start", "spec": str(path)})
         failpoint("C04")
-        shim = _Shim(document["workspace"], document["epoch"], reader, writer)
+        shim = Shim(document["workspace"], document["epoch"], reader, writer)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                return shim, await _read(reader)
+                return shim, await read_message(reader)
         except TimeoutError:
             return shim, None
 
@@ -145,7 +135,7 @@ class LocalFleet:
             await self._stop(shim)
             await self._sweep(shim.workspace, shim.epoch)
 
-    def _send_exec(self, shim: _Shim, spec: ExecSpec) -> asyncio.Future[ExecResult]:
+    def _send_exec(self, shim: Shim, spec: ExecSpec) -> asyncio.Future[ExecResult]:
         future = shim.ended.get(spec.id)
         if future is None:
             future = asyncio.get_running_loop().create_future()
@@ -153,17 +143,17 @@ class LocalFleet:
             shim.send({"op": "exec", "spec": exec_document(spec, disk_bytes=shim.disk_bytes)})
         return future
 
-    def _listen(self, shim: _Shim) -> None:
+    def _listen(self, shim: Shim) -> None:
         shim.task = asyncio.get_running_loop().create_task(self._follow(shim))
 
-    async def _follow(self, shim: _Shim) -> None:
+    async def _follow(self, shim: Shim) -> None:
         try:
-            while (message := await _read(shim.reader)) is not None:
+            while (message := await read_message(shim.reader)) is not None:
                 match message["op"]:
                     case "ended":
                         future = shim.ended.pop(ExecId(message["exec"]), None)
                         if future is not None and not future.done():
-                            future.set_result(_result(message["result"]))
+                            future.set_result(result_of(message["result"]))
                     case "stopped":
                         break
                     case _:
@@ -183,7 +173,7 @@ class LocalFleet:
         for last in (False, True):
             await self._hold_lease()
             try:
-                return await _open(self._layout.fleet_socket, request)
+                return await open_connection(self._layout.fleet_socket, request)
             except OSError as error:
                 # It died a moment ago: another one is started, running shims do not care.
                 self._drop_lease()
@@ -216,11 +206,11 @@ class LocalFleet:
 
     async def _take_lease(self) -> bool:
         try:
-            reader, writer = await _open(
+            reader, writer = await open_connection(
                 self._layout.fleet_socket, {"op": "lease", "version": __version__}
             )
             async with asyncio.timeout(_CONNECT_SECONDS):
-                answer = await _read(reader)
+                answer = await read_message(reader)
         except (OSError, TimeoutError):
             return False
         if answer is None or answer.get("version") != __version__:
@@ -259,7 +249,7 @@ class LocalFleet:
         while True:
             shim = await self._attach(spec.workspace)
             if shim is None or shim.epoch != epoch:
-                return self.recorded_result(spec.workspace, spec.id) or _interrupted(spec.id)
+                return self.recorded_result(spec.workspace, spec.id) or interrupted(spec.id)
             future = self._send_exec(shim, spec)
             await asyncio.wait([future])
             if not future.cancelled():
@@ -292,7 +282,7 @@ class LocalFleet:
             await self._sweep(workspace, epoch)
         self._locks.pop(workspace, None)
 
-    async def _stop(self, shim: _Shim) -> None:
+    async def _stop(self, shim: Shim) -> None:
         with contextlib.suppress(OSError):
             shim.send({"op": "stop"})
         with contextlib.suppress(TimeoutError):
@@ -306,7 +296,7 @@ class LocalFleet:
             pid = int((sandbox / PID_FILE).read_text(encoding="ascii"))
             descriptor = kernel.pidfd_open(pid)
             try:
-                if not _is_shim_of(pid, sandbox):
+                if not is_shim_of(pid, sandbox):
                     return
                 loop = asyncio.get_running_loop()
                 gone = asyncio.Event()
@@ -352,7 +342,7 @@ class LocalFleet:
     def recorded_result(self, workspace: WorkspaceId, exec_id: ExecId) -> ExecResult | None:
         """Read an exec's durable exit record; None while it has none."""
         record = read_record(str(self._layout.exec(workspace, exec_id)))
-        return None if record is None else _result(record)
+        return None if record is None else result_of(record)
 
     async def close(self) -> None:
         """Let go of every connection; sandboxes go on, the fork-server ends by itself."""
@@ -366,15 +356,15 @@ class LocalFleet:
     def _lock(self, workspace: WorkspaceId) -> asyncio.Lock:
         return self._locks.setdefault(workspace, asyncio.Lock())
 
-    async def _attach(self, workspace: WorkspaceId) -> _Shim | None:
+    async def _attach(self, workspace: WorkspaceId) -> Shim | None:
         known = self._shims.get(workspace)
         if known is not None and not known.closed.is_set():
             return known
         path = self._layout.sandbox(workspace) / SOCKET
         try:
-            reader, writer = await _open(path, None)
+            reader, writer = await open_connection(path, None)
             async with asyncio.timeout(_START_SECONDS):
-                hello = await _read(reader)
+                hello = await read_message(reader)
         except (OSError, TimeoutError):
             return None
         if hello is None or hello.get("trouble"):
@@ -384,70 +374,7 @@ class LocalFleet:
         if other is not None and not other.closed.is_set():
             writer.close()
             return other
-        shim = _Shim(workspace, hello["epoch"], reader, writer)
+        shim = Shim(workspace, hello["epoch"], reader, writer)
         self._shims[workspace] = shim
         self._listen(shim)
         return shim
-
-
-async def _open(
-    path: Path, request: Message | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    with protocol.short_path(str(path)) as name:
-        reader, writer = await asyncio.open_unix_connection(name, limit=_LINE_LIMIT_BYTES)
-    if request is not None:
-        writer.write(protocol.encode(request))
-    return reader, writer
-
-
-async def _read(reader: asyncio.StreamReader) -> Message | None:
-    try:
-        line = await reader.readline()
-    except (OSError, ValueError):
-        return None
-    if not line.endswith(b"\n"):
-        return None
-    message = json.loads(line)
-    return message if isinstance(message, dict) else None
-
-
-def _result(record: Message) -> ExecResult:
-    return ExecResult(
-        id=ExecId(record["id"]),
-        stop_reason=StopReason(record["stop_reason"]),
-        exit_code=record["exit_code"],
-        elapsed_seconds=record["elapsed_seconds"],
-        stdout_bytes=record["stdout_bytes"],
-        stderr_bytes=record["stderr_bytes"],
-        truncated=record["truncated"],
-        detail=record["detail"],
-    )
-
-
-def _interrupted(exec_id: ExecId) -> ExecResult:
-    return ExecResult(
-        id=exec_id,
-        stop_reason=StopReason.INTERRUPTED,
-        exit_code=None,
-        elapsed_seconds=0.0,
-        stdout_bytes=0,
-        stderr_bytes=0,
-        detail="the sandbox it ran in died",
-    )
-
-
-def _last_words(sandbox: Path) -> str:
-    with contextlib.suppress(OSError):
-        words = (sandbox / "shim.log").read_text(encoding="utf-8", errors="replace").split("\n")
-        spoken = [line.strip() for line in words if line.strip()]
-        if spoken:
-            return spoken[-1][-300:]
-    return "its shim died without a word"
-
-
-def _is_shim_of(pid: int, sandbox: Path) -> bool:
-    """Tell a shim from a stranger that got its pid: only a shim holds that log open."""
-    log = str(sandbox / "shim.log")
-    with contextlib.suppress(OSError):
-        return os.readlink(f"/proc/{pid}/fd/1") == log  # noqa: PTH115 - the text is wanted
-    return False

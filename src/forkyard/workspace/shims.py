@@ -1,0 +1,101 @@
+"""Talking to one shim: the connection, and what its words and files mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forkyard.model.execution import ExecResult, StopReason
+from forkyard.model.ids import ExecId, WorkspaceId
+from forkyard.shim import protocol
+from forkyard.shim.protocol import Message
+
+_LINE_LIMIT_BYTES = protocol.MESSAGE_LIMIT_BYTES
+
+
+@dataclass(slots=True)
+class Shim:
+    """One connection to one shim."""
+
+    workspace: WorkspaceId
+    epoch: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    disk_bytes: int | None = None
+    ended: dict[ExecId, asyncio.Future[ExecResult]] = field(default_factory=dict)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    def send(self, message: Message) -> None:
+        """Say something; whether it arrives shows in the answers."""
+        self.writer.write(protocol.encode(message))
+
+
+async def open_connection(
+    path: Path, request: Message | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a socket and say one thing, if any; OSError when nobody listens."""
+    with protocol.short_path(str(path)) as name:
+        reader, writer = await asyncio.open_unix_connection(name, limit=_LINE_LIMIT_BYTES)
+    if request is not None:
+        writer.write(protocol.encode(request))
+    return reader, writer
+
+
+async def read_message(reader: asyncio.StreamReader) -> Message | None:
+    """Read one message; None at the end of the stream, or where it makes no sense."""
+    try:
+        line = await reader.readline()
+        message = json.loads(line) if line.endswith(b"\n") else None
+    except (OSError, ValueError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def result_of(record: Message) -> ExecResult:
+    """Read an exit record."""
+    return ExecResult(
+        id=ExecId(record["id"]),
+        stop_reason=StopReason(record["stop_reason"]),
+        exit_code=record["exit_code"],
+        elapsed_seconds=record["elapsed_seconds"],
+        stdout_bytes=record["stdout_bytes"],
+        stderr_bytes=record["stderr_bytes"],
+        truncated=record["truncated"],
+        detail=record["detail"],
+    )
+
+
+def interrupted(exec_id: ExecId) -> ExecResult:
+    """Give the end of an exec whose sandbox died without a record."""
+    return ExecResult(
+        id=exec_id,
+        stop_reason=StopReason.INTERRUPTED,
+        exit_code=None,
+        elapsed_seconds=0.0,
+        stdout_bytes=0,
+        stderr_bytes=0,
+        detail="the sandbox it ran in died",
+    )
+
+
+def last_words(sandbox: Path) -> str:
+    """Read the last line that a shim logged."""
+    with contextlib.suppress(OSError):
+        words = (sandbox / "shim.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        spoken = [line.strip() for line in words if line.strip()]
+        if spoken:
+            return spoken[-1][-300:]
+    return "its shim died without a word"
+
+
+def is_shim_of(pid: int, sandbox: Path) -> bool:
+    """Tell a shim from a stranger that got its pid: only a shim holds that log open."""
+    log = str(sandbox / "shim.log")
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/1") == log  # noqa: PTH115 - the text is wanted
+    return False
