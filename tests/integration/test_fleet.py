@@ -264,6 +264,24 @@ def test_orphans_are_reaped_when_their_parents_go(home: Path) -> None:
     in_box(home, body)
 
 
+def test_shim_holds_nothing_open_for_commands_that_are_over(home: Path) -> None:
+    """A workspace that lives long runs thousands of commands."""
+
+    async def body(box: Box) -> None:
+        shim = int((box.layout.sandbox(box.id) / PID_FILE).read_text())
+
+        async def held() -> int:
+            await box.sh("true")
+            return len(list(Path(f"/proc/{shim}/fd").iterdir()))
+
+        before = await held()
+        after = [await held() for _ in range(20)][-1]
+
+        assert after <= before + 2
+
+    in_box(home, body)
+
+
 def test_nothing_is_left_when_sandbox_stops(home: Path) -> None:
     """Processes, mounts, cgroups and the socket go with the sandbox; stopping twice is fine."""
 

@@ -207,7 +207,10 @@ class RunningExec:
             "truncated": self.stdout.truncated or self.stderr.truncated,
             "detail": self.detail,
         }
-        write_record(self._directory, EXIT_RECORD, self.result)
+        # On a full disk there is no record; whoever waits is told all the same.
+        with contextlib.suppress(OSError):
+            write_record(self._directory, EXIT_RECORD, self.result)
+        os.close(self._directory)
         if self._group_name is None or self._group.remove_exec(self._group_name):
             self.stdout.close()
             self.stderr.close()
@@ -219,9 +222,3 @@ class RunningExec:
         if self.pid is not None and self.status is None:
             self.pid = None
         self.finish()
-
-    def close(self) -> None:
-        """Let go of what it holds open."""
-        self.stdout.close()
-        self.stderr.close()
-        os.close(self._directory)

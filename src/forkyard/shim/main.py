@@ -151,26 +151,41 @@ class Shim:
         self._waiting.setdefault(name, set()).add(connection)
         if name not in self._execs:
             try:
-                os.mkdir(name, 0o700, dir_fd=self._execs_folder)
+                one = self._start(spec)
             except FileExistsError:
                 # A shim before this one started it and died: never run it a second time.
-                self._tell(connection, {"op": "ended", "exec": name, "result": _lost_result(name)})
+                self._refuse(connection, name, "the sandbox it ran in died")
                 return
-            directory = os.open(
-                name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._execs_folder
-            )
-            one = RunningExec(
-                spec,
-                directory=directory,
-                group=self._sandbox.group,
-                spawner=self._sandbox.spawner,
-            )
+            except OSError as error:
+                self._refuse(connection, name, f"cannot keep its output: {error.strerror}")
+                return
             self._execs[name] = one
             for stream in (one.stdout, one.stderr):
                 if stream.open:
                     self._watch(stream.read_end, functools.partial(self._output, stream))
         self._settle(self._execs[name])
-        self._sandbox.spawner.prepare()
+        with contextlib.suppress(OSError):  # the next command tries again, and tells why
+            self._sandbox.spawner.prepare()
+
+    def _start(self, spec: Message) -> RunningExec:
+        os.mkdir(spec["id"], 0o700, dir_fd=self._execs_folder)
+        directory = os.open(
+            spec["id"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._execs_folder
+        )
+        try:
+            return RunningExec(
+                spec,
+                directory=directory,
+                group=self._sandbox.group,
+                spawner=self._sandbox.spawner,
+            )
+        except OSError:
+            os.close(directory)
+            raise
+
+    def _refuse(self, connection: socket.socket, name: str, detail: str) -> None:
+        self._waiting.pop(name, None)
+        self._tell(connection, {"op": "ended", "exec": name, "result": _lost_result(name, detail)})
 
     def _output(self, stream: Stream) -> None:
         # One chunk per turn: a flood must not starve time limits and other execs. A stream that
@@ -262,7 +277,7 @@ class Shim:
                         self._settle(one)
 
 
-def _lost_result(name: str) -> Message:
+def _lost_result(name: str, detail: str) -> Message:
     return {
         "id": name,
         "stop_reason": "interrupted",
@@ -271,7 +286,7 @@ def _lost_result(name: str) -> Message:
         "stdout_bytes": 0,
         "stderr_bytes": 0,
         "truncated": False,
-        "detail": "the sandbox it ran in died",
+        "detail": detail,
     }
 
 
