@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     Tests that run beside each other are one session: the process that hands them out looks
     after all of them, before the first starts and when the last has ended.
     """
+    # Started in the background, with Ctrl-C ignored, tests would hand that on to what they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Programs that tests start are those of this tree, however pytest itself was started.
     os.environ["PYTHONPATH"] = str(SOURCE)
     shared = os.environ.get(_SHARED) if "PYTEST_XDIST_WORKER" in os.environ else None

@@ -295,7 +295,7 @@ async def test_a_signal_ends_the_server_in_order(home: Path, number: int) -> Non
 
 
 async def test_a_second_server_says_who_holds_the_state(home: Path) -> None:
-    """It waits a little for one that is just exiting, then exits with the store's code."""
+    """It refuses as a conflict, with the process that serves and the folder."""
     async with connect() as client:
         pid = (await client.version()).pid
         done = await asyncio.to_thread(
@@ -307,7 +307,7 @@ async def test_a_second_server_says_who_holds_the_state(home: Path) -> None:
             check=False,
         )
 
-    assert done.returncode == 15
+    assert done.returncode == 4
     assert f"process {pid}" in done.stderr
     assert str(home) in done.stderr
 
