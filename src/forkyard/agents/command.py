@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from forkyard.agents.interface import AgentCommand, AgentEnding
+from collections.abc import Iterable
+
+from forkyard.agents.interface import AgentCommand, AgentEnding, Recipe
+from forkyard.agents.trajectory import Trajectory
 from forkyard.errors import ConfigError
 from forkyard.model.execution import ExecResult, StopReason
 from forkyard.model.run import AgentSpec, Task
@@ -17,6 +20,9 @@ class CommandDriver:
     """Runs ``/bin/sh -c COMMAND`` in the repository."""
 
     name = "command"
+    title = "any shell command"
+    api: str | None = None
+    recipe: Recipe | None = None
 
     def check(self, agent: AgentSpec) -> ConfigError | None:
         """Refuse an empty command, and text that no process can be given."""
@@ -41,8 +47,16 @@ class CommandDriver:
             variables={**agent.variables, PROMPT_VARIABLE: task.prompt},
         )
 
-    def ending(self, agent: AgentSpec, result: ExecResult) -> AgentEnding:
+    def trajectory(self, lines: Iterable[str]) -> Trajectory | None:
+        """Say that nobody knows what an unknown agent prints."""
+        del lines
+        return None
+
+    def ending(
+        self, agent: AgentSpec, result: ExecResult, transcript: Trajectory | None = None
+    ) -> AgentEnding:
         """Tell an agent that could not start from one that failed."""
+        del transcript
         if result.stop_reason is StopReason.COULD_NOT_START:
             return AgentEnding(
                 has_started=False,

@@ -1,18 +1,56 @@
 """The contract of an agent driver: pure translation between our words and a command line.
 
-A driver starts nothing and reads no file. It says which command to run for a task, and what the
-end of that command means. Trouble of ours is never told to a driver: it sees only what the
-agent's own process did.
+A driver starts nothing, reads no file and opens no connection. It says what has to be installed,
+which files lie beside the agent before it starts, which command to run for a task, what the end
+of that command means, and what its transcript tells. Trouble of ours is never told to a driver:
+it sees only what the agent's own process did.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from forkyard.agents.trajectory import Trajectory
 from forkyard.errors import ConfigError
 from forkyard.model.execution import ExecResult
 from forkyard.model.run import AgentSpec, Task
+
+AGENTS_ROOT = "/opt/forkyard/agents"
+"""Where installed agents appear inside, read-only, one folder per driver."""
+AGENT_FOLDER = "/home/workspace/.forkyard"
+"""Each driver keeps its configuration in a folder of its own name below this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """One published archive, pinned by its hash; where it comes from is the installer's to know."""
+
+    registry: str
+    """`npm` or `pypi`."""
+    name: str
+    version: str
+    file: str
+    """The archive's file name, under which an offline folder holds it."""
+    sha512: str
+    """Hexadecimal."""
+    place: str = "."
+    """Folder it is unpacked into, below the agent's own."""
+    strip: int = 1
+    """Leading folders of its paths to drop."""
+    keep: tuple[str, ...] = ()
+    """Only these folders and files of it, after stripping; empty: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What makes an agent run with nothing of the host's: its archives and its runtime's."""
+
+    version: str
+    packages: tuple[Package, ...]
+    program: str
+    """Path of the executable below the agent's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +60,8 @@ class AgentCommand:
     argv: tuple[str, ...]
     working_directory: str
     variables: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    """Absolute path inside -> text, written before the start; all below `AGENT_FOLDER`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +72,10 @@ class AgentEnding:
     """False: the agent could not start at all; that is the agent's, and `detail` says why."""
     detail: str | None = None
     """A clause for a person; None where there is nothing to say beyond the exit status."""
+    claims_success: bool | None = None
+    """What the agent itself said of its end; a claim, never a finding. None: it said nothing."""
+    api_error: str | None = None
+    """The last error of its model's API that the transcript shows; None where there is none."""
 
 
 class AgentDriver(Protocol):
@@ -42,6 +86,21 @@ class AgentDriver(Protocol):
         """The word after ``driver:`` in a task file."""
         ...
 
+    @property
+    def title(self) -> str:
+        """Name it as its makers do."""
+        ...
+
+    @property
+    def api(self) -> str | None:
+        """Default provider's name (`anthropic`, `openai`, `gemini`); None: it calls no model."""
+        ...
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """Say what has to be installed; None: nothing."""
+        ...
+
     def check(self, agent: AgentSpec) -> ConfigError | None:
         """Say what is wrong with an agent's configuration, if anything."""
         ...
@@ -50,6 +109,17 @@ class AgentDriver(Protocol):
         """Build the command that makes this agent work on a task."""
         ...
 
-    def ending(self, agent: AgentSpec, result: ExecResult) -> AgentEnding:
+    def ending(
+        self, agent: AgentSpec, result: ExecResult, transcript: Trajectory | None = None
+    ) -> AgentEnding:
         """Say what the command's end means."""
+        ...
+
+    def trajectory(self, lines: Iterable[str]) -> Trajectory | None:
+        """Read what the agent printed; None: this kind of agent prints no transcript.
+
+        Args:
+            lines: Standard output, hostile like everything an agent writes; a line that is not
+                understood is skipped and counted.
+        """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from forkyard.model.budget import Budget
 from forkyard.model.ids import (
     AttemptId,
     CandidateId,
@@ -24,8 +25,13 @@ class AgentSpec:
     name: str
     driver: str
     command: str
+    """What driver `command` runs; the others build theirs."""
     variables: dict[str, str] = field(default_factory=dict)
     attempts: int = 1
+    model: str = ""
+    """Empty: the driver's own default."""
+    provider: str = ""
+    """Name of the gateway's provider it talks to; empty: the driver's own default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,12 @@ class RunLimits:
     attempt_timeout_seconds: float = 2700.0
     deadline_seconds: float | None = None
     baseline_repeats: int = 2
+    budget: Budget = Budget()
+    """Of all attempts together."""
+    attempt_budget: Budget = Budget()
+    """Of each attempt."""
+    attempt_requests: int | None = None
+    """Most requests to a model that one attempt may make."""
 
 
 class RunState(StrEnum):
@@ -103,6 +115,16 @@ class Run:
     """Wall time, for display and for recovery."""
     ended_at: str | None = None
     cancel_requested: bool = False
+
+
+class Failure(StrEnum):
+    """Whose trouble kept an attempt from an ordinary end."""
+
+    PROVIDER = "provider"
+    """The model's provider refused, broke off or did not answer; never held against the agent."""
+    AGENT = "agent"
+    BUDGET = "budget"
+    OURS = "ours"
 
 
 class AttemptState(StrEnum):
@@ -160,6 +182,8 @@ class Attempt:
     """Trouble of ours, in words; never held against the agent."""
     detail: str | None = None
     """Why the agent ended as it did: which limit, which signal, not found."""
+    failure: Failure | None = None
+    """None: the agent ended as agents do."""
     candidate: CandidateId | None = None
     evaluation: EvaluationId | None = None
     cleanup: str = "pending"

@@ -27,6 +27,8 @@ class NetworkPolicy(StrEnum):
     """What a sandbox can reach; everything starts from an empty network namespace."""
 
     NONE = "none"
+    GATEWAY = "gateway"
+    """The gateway's providers under their names, and nothing else."""
     OPEN = "open"
     """The internet, but neither this host nor private, link-local or metadata addresses."""
 

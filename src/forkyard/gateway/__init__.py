@@ -1,0 +1,1 @@
+"""The gateway: holds the providers' keys, counts every token, and keeps every budget."""

@@ -1,0 +1,183 @@
+"""What the rest of the program asks of the gateway, and the facts that it gives back.
+
+The gateway is a process of its own with a user id of its own. The server tells it over a unix
+socket which providers, keys and grants there are; shims hand it the listening sockets that they
+made inside sandboxes, each under its workspace's name: whoever connects to one of them *is* that
+workspace. A socket whose grant is not known yet is kept and not answered: agents wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from forkyard.model.budget import Budget, Grant, TokenCounts
+from forkyard.model.ids import AttemptId, RunId, WorkspaceId
+
+
+class Api(StrEnum):
+    """The dialect that a provider speaks."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    """Responses and Chat Completions."""
+    GEMINI = "gemini"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One upstream: the host name that sandboxes see it under, and where it really is."""
+
+    name: str
+    """Inside, `http://NAME`."""
+    api: Api
+    base_url: str
+    """Everything before the API's own path, such as `/v1/messages`."""
+    secret: str | None = None
+    """Name of the secret that holds its key; None where it wants none."""
+    models: tuple[str, ...] = ()
+    """Allowed models, `*` at the end matches any rest; empty: all."""
+    most_output_tokens: int | None = None
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Micro-dollars per million tokens; overrides the price table."""
+
+    model: str
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Everything that the gateway is told once and again after each of its restarts."""
+
+    providers: tuple[Provider, ...] = ()
+    prices: tuple[Price, ...] = ()
+
+
+class Outcome(StrEnum):
+    """How one request ended."""
+
+    COMPLETE = "complete"
+    CLIENT_GONE = "client-gone"
+    """The agent went away; the provider's answer was read on, or settled at the upper bound."""
+    PROVIDER_ERROR = "provider-error"
+    """An error status, a cut, stalled or malformed stream, no answer in time, unreachable."""
+    BAD_REQUEST = "bad-request"
+    """The provider, or we, found the agent's request wrong (400, 404 of a path, 413, 422)."""
+    REFUSED_BUDGET = "refused-budget"
+    REFUSED_LIMIT = "refused-limit"
+    """More requests than the grant has, or a model or path that is not allowed."""
+    UNKNOWN = "unknown"
+    """The gateway died while it was under way; settled at the upper bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """One settled request."""
+
+    sequence: int
+    ledger: str
+    workspace: WorkspaceId
+    run: RunId
+    attempt: AttemptId
+    agent: str
+    provider: str
+    model: str
+    at: str
+    """ISO time, UTC, of its settlement."""
+    tokens: TokenCounts
+    micro_usd: int | None
+    """None: the model has no known price."""
+    price_version: str
+    is_estimated: bool
+    outcome: Outcome
+    status: int | None
+    """What the agent was answered; None where it was gone."""
+    first_byte_milliseconds: int | None
+    detail: str = ""
+    """A clause for a person: which fault it was. Never a byte of a body or a key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantStatus:
+    """What one grant is doing now."""
+
+    workspace: WorkspaceId
+    run: RunId
+    attempt: AttemptId
+    spent_tokens: int
+    spent_micro_usd: int
+    reserved_tokens: int
+    reserved_micro_usd: int
+    requests: int
+    in_flight: int
+    waiting: int
+    """Requests that wait for budget or for the provider's rate."""
+    queue_position: int | None
+    """1 is next; None where nothing waits."""
+    refused: int
+    refusal: str | None = None
+    """Why the last one was refused, in words; once it is a budget the attempt is to end."""
+    is_exhausted: bool = False
+    """A budget refused this grant: the orchestrator ends its agent."""
+    last_fault: Outcome | None = None
+    """How its newest request ended, where that was no success; None after a success."""
+    last_fault_detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """What one run's budget is doing now."""
+
+    run: RunId
+    budget: Budget
+    spent_tokens: int
+    spent_micro_usd: int
+    reserved_tokens: int
+    reserved_micro_usd: int
+    grants: tuple[GrantStatus, ...] = field(default=())
+
+
+class Gateway(Protocol):
+    """The server's side of the gateway (gateway/supervisor.py); each call is idempotent."""
+
+    async def grant(self, grant: Grant) -> None:
+        """Let a workspace in; said again to every gateway that starts later.
+
+        Raises:
+            ConfigError: With a money budget, one of its models has no known price.
+        """
+        ...
+
+    async def revoke(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
+        """Close a workspace's sockets, cut its streams, settle what was open.
+
+        Returns:
+            The workspace's whole ledger.
+        """
+        ...
+
+    def status(self, run: RunId) -> RunStatus | None:
+        """Give what was last heard of a run; None: nothing of it is granted."""
+        ...
+
+    def changes(self) -> AsyncIterator[RunStatus]:
+        """Follow what runs spend, wait for and are refused, as it happens."""
+        ...
+
+    async def entries_after(self, sequence: int, *, limit: int = 1000) -> tuple[LedgerEntry, ...]:
+        """Read the settled ledger in its order."""
+        ...
+
+    async def settings_changed(self) -> None:
+        """Read providers and secrets anew and tell the gateway."""
+        ...
