@@ -6,7 +6,10 @@ On-disk format (version 1), all below the state directory, mode 0700::
     state.db                      journal and projections (SQLite, WAL)
     state.lock                    flock of the one server
     run/api.sock                  HTTP API          run/fleet.sock   fork-server
+    run/gateway.sock              the gateway's control socket
     server.log
+    gateway/                      the gateway's ledger and log; all of the state that it sees
+    gateway.yaml                  providers, models, prices; by hand, may be absent
     layers/<layer id>/            one tree from / (storage-range owned), read-only once named
     workspaces/<workspace id>/    disk/{upper,work}, sandbox/ (spec, socket, log), execs/<exec id>/
     roots/<digest>/               root file systems of image `host`, from the machine's own
@@ -69,6 +72,21 @@ class Layout:
     def fleet_socket(self) -> Path:
         """The fork-server."""
         return self.run / "fleet.sock"
+
+    @property
+    def gateway_socket(self) -> Path:
+        """The gateway's control socket."""
+        return self.run / "gateway.sock"
+
+    @property
+    def gateway(self) -> Path:
+        """The gateway's own directory: its ledger and log."""
+        return self.home / "gateway"
+
+    @property
+    def gateway_settings(self) -> Path:
+        """Providers, models and prices; may be absent."""
+        return self.home / "gateway.yaml"
 
     @property
     def server_log(self) -> Path:
