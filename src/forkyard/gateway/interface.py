@@ -15,52 +15,19 @@ from typing import Protocol
 
 from forkyard.model.budget import Budget, Grant, TokenCounts
 from forkyard.model.ids import AttemptId, RunId, WorkspaceId
+from forkyard.model.provider import Api, GatewaySettings, Price, Provider
 
-
-class Api(StrEnum):
-    """The dialect that a provider speaks."""
-
-    ANTHROPIC = "anthropic"
-    OPENAI = "openai"
-    """Responses and Chat Completions."""
-    GEMINI = "gemini"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
-    """One upstream: the host name that sandboxes see it under, and where it really is."""
-
-    name: str
-    """Inside, `http://NAME`."""
-    api: Api
-    base_url: str
-    """Everything before the API's own path, such as `/v1/messages`."""
-    secret: str | None = None
-    """Name of the secret that holds its key; None where it wants none."""
-    models: tuple[str, ...] = ()
-    """Allowed models, `*` at the end matches any rest; empty: all."""
-    most_output_tokens: int | None = None
-    requests_per_minute: int | None = None
-    concurrent_requests: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """Micro-dollars per million tokens; overrides the price table."""
-
-    model: str
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings:
-    """Everything that the gateway is told once and again after each of its restarts."""
-
-    providers: tuple[Provider, ...] = ()
-    prices: tuple[Price, ...] = ()
+__all__ = [
+    "Api",
+    "Gateway",
+    "GatewaySettings",
+    "GrantStatus",
+    "LedgerEntry",
+    "Outcome",
+    "Price",
+    "Provider",
+    "RunStatus",
+]
 
 
 class Outcome(StrEnum):

@@ -21,6 +21,8 @@ STORAGE_USER_ID = STORAGE_FIRST_ID + USER_ID
 FIRST_SLOT_ID = STORAGE_FIRST_ID + RANGE_SIZE
 """Running workspaces get the private ranges above it, one slot each."""
 SLOTS = 4000
+GATEWAY_USER_ID = FIRST_SLOT_ID + SLOTS * RANGE_SIZE
+"""The gateway process's user and group: above all slots, and in nobody's range."""
 
 
 class NetworkPolicy(StrEnum):

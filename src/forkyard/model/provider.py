@@ -1,0 +1,56 @@
+"""Model providers, prices and settings of the gateway, as a person configures them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Api(StrEnum):
+    """The dialect that a provider speaks."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+    """Responses and Chat Completions."""
+    GEMINI = "gemini"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One upstream: the host name that sandboxes see it under, and where it really is."""
+
+    name: str
+    """Inside, `http://NAME`."""
+    api: Api
+    base_url: str
+    """Everything before the API's own path, such as `/v1/messages`."""
+    secret: str | None = None
+    """Name of the secret that holds its key; None where it wants none."""
+    models: tuple[str, ...] = ()
+    """Allowed models, `*` at the end matches any rest; empty: all."""
+    most_output_tokens: int | None = None
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    idle_seconds: float = 60.0
+    """Silence after which a stream, or the wait for its first byte, counts as stalled."""
+    answer_seconds: float = 300.0
+    """The same for an answer that is no stream: the model writes all of it first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Micro-dollars per million tokens; overrides the price table."""
+
+    model: str
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Everything that the gateway is told once and again after each of its restarts."""
+
+    providers: tuple[Provider, ...] = ()
+    prices: tuple[Price, ...] = ()
