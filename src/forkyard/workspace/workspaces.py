@@ -33,6 +33,7 @@ from forkyard.model.workspace import (
     Environment,
     Limits,
     NetworkPolicy,
+    ReadOnlyMount,
     SnapshotState,
     Workspace,
     WorkspaceState,
@@ -105,6 +106,7 @@ class Workspaces:
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
         start: bool = False,
+        mounts: Sequence[ReadOnlyMount] = (),
     ) -> Workspace:
         """Fork a workspace from a ready snapshot.
 
@@ -118,6 +120,7 @@ class Workspaces:
             workspace_id: Makes asking again harmless: an existing one is given back.
             start: Whether its sandbox is brought up at once, while the caller goes on; without,
                 that is left to the first command.
+            mounts: Shown inside beside those of the snapshot.
 
         Raises:
             NotFoundError: No such snapshot.
@@ -148,7 +151,9 @@ class Workspaces:
             Origin(
                 snapshot=snapshot,
                 layers=row.layers,
-                environment=row.environment,
+                environment=replace(
+                    row.environment, mounts=(*row.environment.mounts, *mounts)
+                ),
                 limits=limits or row.limits,
             ),
             display_name=display_name,
