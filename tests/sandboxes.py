@@ -139,6 +139,7 @@ def describe(
     slot: int = 0,
     limits: Limits | None = None,
     network: NetworkPolicy = NetworkPolicy.NONE,
+    providers: tuple[str, ...] = (),
 ) -> SandboxSpec:
     """Describe a fresh workspace on one layer, its disk made."""
     workspace = new_workspace_id()
@@ -152,6 +153,7 @@ def describe(
         environment=Environment(),
         limits=limits or Limits(),
         network=network,
+        providers=providers,
     )
 
 
@@ -162,6 +164,7 @@ def in_box(
     files: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     network: NetworkPolicy = NetworkPolicy.NONE,
+    providers: tuple[str, ...] = (),
     runtimes: tuple[str, ...] = RUNTIMES,
 ) -> T:
     """Run a test against one sandbox, and end the sandbox whatever happens."""
@@ -169,7 +172,7 @@ def in_box(
     async def body() -> T:
         async with open_fleet(home, runtimes) as (fleet, layout):
             layer = make_layer(layout, files or {})
-            spec = describe(layout, layer, limits=limits, network=network)
+            spec = describe(layout, layer, limits=limits, network=network, providers=providers)
             await fleet.start(spec)
             return await test(Box(fleet, layout, spec))
 

@@ -74,11 +74,24 @@ class Shim:
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
         self._sandbox.spawner.prepare(at_once=True)
         self._tell_all(self._hello())
+        self._hand_over()
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
             self._tick()
         return 0
+
+    def _hand_over(self) -> None:
+        """Give the gateway the sandbox's sockets, now and whenever another gateway is there."""
+        handover = self._sandbox.handover
+        if handover is not None and (connection := handover.connect()) is not None:
+            number = connection.fileno()
+
+            def told() -> None:
+                if not handover.heard():
+                    self._selector.unregister(number)
+
+            self._watch(number, told)
 
     def _hello(self) -> Message:
         return {
@@ -242,6 +255,9 @@ class Shim:
             times.append(now + _EMPTY_POLL_SECONDS)
         if self._disk is not None:
             times.append(self._disk.next_look)
+        handover = self._sandbox.handover
+        if handover is not None and handover.next_try is not None:
+            times.append(handover.next_try)
         return max(0.0, min(times) - now) if times else None
 
     def _tick(self) -> None:
@@ -252,6 +268,9 @@ class Shim:
         if self._disk is not None and now >= self._disk.next_look and self._disk.look(now):
             for one in self._running():
                 one.ask_to_end("disk-limit", self._disk.words, 0.0)
+        handover = self._sandbox.handover
+        if handover is not None and handover.next_try is not None and now >= handover.next_try:
+            self._hand_over()
 
     def _stop(self, connection: socket.socket) -> None:
         for one in self._running():

@@ -17,6 +17,10 @@ Shim to server:
     {"op": "hello", "workspace": W, "epoch": N, "execs": [...], "trouble": null | TEXT}
     {"op": "ended", "exec": ID, "result": {...}}
     {"op": "stopped"}
+
+Shim to gateway, with one listening socket per provider as SCM_RIGHTS:
+
+    {"op": "listen", "workspace": W, "providers": [NAME, ...]}
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Message = dict[str, Any]
-_MOST_DESCRIPTORS = 8
+MOST_DESCRIPTORS = 64
 MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
@@ -80,7 +84,7 @@ def receive_rights(connection: socket.socket, size: int) -> tuple[bytes, list[in
 
     Not `socket.recv_fds`: that of Python 3.11 drops its flags, and so the close-on-exec bit.
     """
-    room = socket.CMSG_LEN(_MOST_DESCRIPTORS * array.array("i").itemsize)
+    room = socket.CMSG_LEN(MOST_DESCRIPTORS * array.array("i").itemsize)
     content, ancillary, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, data in ancillary:

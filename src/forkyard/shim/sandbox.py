@@ -11,6 +11,7 @@ import time
 from forkyard.shim import kernel, mounts, network
 from forkyard.shim.cgroups import GroupLimits, SandboxGroup
 from forkyard.shim.files import read_bytes, write_bytes
+from forkyard.shim.listeners import Handover, listen_inside
 from forkyard.shim.protocol import Message
 from forkyard.shim.stage import STAGE, Stage
 
@@ -40,6 +41,8 @@ class Sandbox:
         self.init_pid = 0
         self.init_descriptor = -1
         self._network: network.OpenNetwork | None = None
+        self.handover: Handover | None = None
+        """Where the gateway is to answer for this sandbox."""
 
     @property
     def name(self) -> str:
@@ -66,8 +69,21 @@ class Sandbox:
             if self._spec["network"] == "open":
                 self._network = network.OpenNetwork(self.init_pid)
                 self._network.start()
+            if self._spec["gateway"] is not None:
+                self._listen_for_gateway()
         except OSError as error:
             raise SandboxError(str(error)) from error
+
+    def _listen_for_gateway(self) -> None:
+        path, providers = self._spec["gateway"]["socket"], self._spec["gateway"]["providers"]
+        folder = self._stage.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        made = listen_inside(self.init_descriptor, len(providers))
+        self.handover = Handover(
+            folder,
+            os.path.basename(path),
+            self._spec["workspace"],
+            dict(zip(providers, made, strict=True)),
+        )
 
     def _open_host(self) -> None:
         stage, flags = self._stage, os.O_PATH | os.O_DIRECTORY
@@ -199,6 +215,9 @@ class Sandbox:
         if self._network is not None:
             self._network.stop()
             self._network = None
+        if self.handover is not None:
+            self.handover.close()
+            self.handover = None
         self.spawner.close()
         self.group.sweep()
         placed = [f"writable/{index}" for index in range(len(self._spec["writable"]))]

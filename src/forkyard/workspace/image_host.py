@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -112,12 +113,16 @@ class HostEntry:
 
 
 def host_root(
-    *, network: NetworkPolicy = NetworkPolicy.NONE, host: str = "/"
+    *,
+    network: NetworkPolicy = NetworkPolicy.NONE,
+    hosts: Mapping[str, str] | None = None,
+    host: str = "/",
 ) -> tuple[HostEntry, ...]:
     """List the root file system of image `host`, parents before children.
 
     Args:
         network: Decides what the resolver file says.
+        hosts: Names that resolve inside, with their addresses.
         host: Root of the machine that is shown; another one in tests.
 
     Returns:
@@ -136,7 +141,7 @@ def host_root(
         entry = _etc_file(root, name)
         if entry is not None:
             entries.append(entry)
-    entries += _generated(network)
+    entries += _generated(network, hosts or {})
     return tuple(_with_parents(entries))
 
 
@@ -207,7 +212,7 @@ def _link(root: Path, path: Path, target: str) -> HostEntry | None:
     return None
 
 
-def _generated(network: NetworkPolicy) -> list[HostEntry]:
+def _generated(network: NetworkPolicy, hosts: Mapping[str, str]) -> list[HostEntry]:
     resolver = (
         f"nameserver {SLIRP_NAME_SERVER}\n" if network is NetworkPolicy.OPEN else "# no network\n"
     )
@@ -219,7 +224,10 @@ def _generated(network: NetworkPolicy) -> list[HostEntry]:
         ),
         "group": f"root:x:0:\n{USER_NAME}:x:{USER_ID}:\nnogroup:x:65534:\n",
         "hostname": f"{HOST_NAME}\n",
-        "hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost {HOST_NAME}\n",
+        "hosts": (
+            f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost {HOST_NAME}\n"
+            + "".join(f"{address} {name}\n" for name, address in hosts.items())
+        ),
         "resolv.conf": resolver,
         "nsswitch.conf": (
             "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"

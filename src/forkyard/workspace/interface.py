@@ -34,6 +34,8 @@ class SandboxSpec:
     environment: Environment
     limits: Limits
     network: NetworkPolicy
+    providers: tuple[str, ...] = ()
+    """With network `gateway`: the names under which the gateway listens inside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

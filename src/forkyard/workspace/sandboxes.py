@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from forkyard.base.durable import failpoint
 from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
 from forkyard.model.ids import WorkspaceId
-from forkyard.model.workspace import REPOSITORY, Workspace, WorkspaceState
+from forkyard.model.workspace import REPOSITORY, NetworkPolicy, Workspace, WorkspaceState
 from forkyard.store.journal import Journal
 from forkyard.workspace.interface import Fleet, SandboxSpec
 from forkyard.workspace.layers import Layers
 
 UP = (WorkspaceState.STARTING, WorkspaceState.RUNNING)
+Names = tuple[str, ...]
 SANDBOX_GONE = "its sandbox was gone"
 
 
 class Sandboxes:
     """Rows and sandboxes of all workspaces; knows which sandboxes this server may use."""
 
-    def __init__(self, journal: Journal, fleet: Fleet, layers: Layers) -> None:
+    def __init__(
+        self, journal: Journal, fleet: Fleet, layers: Layers, providers: Callable[[], Names]
+    ) -> None:
         """Know of no live sandbox yet."""
+        self._providers = providers
         self.journal = journal
         self.fleet = fleet
         self._layers = layers
@@ -145,6 +150,7 @@ class Sandboxes:
             environment=environment,
             limits=row.limits,
             network=row.network,
+            providers=self._providers() if row.network is NetworkPolicy.GATEWAY else (),
         )
 
     async def take_down(self, row: Workspace, *, trouble: str | None = None) -> Workspace:

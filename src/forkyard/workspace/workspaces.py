@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forkyard.base.clock import Clock
@@ -43,7 +43,7 @@ from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet
 from forkyard.workspace.layers import Layers
-from forkyard.workspace.sandboxes import SANDBOX_GONE, UP, Sandboxes
+from forkyard.workspace.sandboxes import SANDBOX_GONE, UP, Names, Sandboxes
 
 BUILT_IN_VARIABLES = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -69,8 +69,24 @@ class Origin:
 class Workspaces:
     """The workspaces of one state directory; the only one to change their rows."""
 
-    def __init__(self, journal: Journal, fleet: Fleet, layout: Layout, clock: Clock) -> None:
-        """Take the rows as the journal has them; nothing is started or looked for yet."""
+    def __init__(
+        self,
+        journal: Journal,
+        fleet: Fleet,
+        layout: Layout,
+        clock: Clock,
+        *,
+        providers: Callable[[], Names] = tuple,
+    ) -> None:
+        """Take the rows as the journal has them; nothing is started or looked for yet.
+
+        Args:
+            journal: Open; nobody else changes rows of workspaces and execs in it.
+            fleet: Runs the sandboxes.
+            layout: Where everything lies.
+            clock: For the rows.
+            providers: Names under which the gateway is reached where a network is `gateway`.
+        """
         self.journal = journal
         self.fleet = fleet
         self.layout = layout
@@ -78,7 +94,7 @@ class Workspaces:
         self._clock = clock
         self.background = Background()
         """Shared with snapshots and templates, so that `close` waits for their work as well."""
-        self._sandboxes = Sandboxes(journal, fleet, self.layers)
+        self._sandboxes = Sandboxes(journal, fleet, self.layers, providers)
         self._execs = Execs(self._sandboxes, self.background, clock)
         self._slots = {
             workspace.slot

@@ -25,6 +25,7 @@ from forkyard.model.workspace import (
     WORKSPACE_ROOT,
     NetworkPolicy,
 )
+from forkyard.shim.listeners import address_of
 from forkyard.shim.stage import STAGE
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
 from forkyard.workspace.drivers.seccomp import filters
@@ -74,7 +75,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         runtime: Absolute path of crun or runc.
     """
     first_id = FIRST_SLOT_ID + spec.slot * RANGE_SIZE
-    entries = _host_root(spec.network)
+    entries = _host_root(spec.network, spec.providers)
     binds = [entry for entry in entries if entry.kind == "bind" and not is_copied(entry)]
     return {
         "workspace": spec.workspace,
@@ -97,22 +98,35 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
             "disk_bytes": spec.limits.disk_bytes,
         },
         "network": spec.network.value,
+        "gateway": _gateway(spec, layout),
         "filters": [program.hex() for program in filters(spawner=True)],
-        "root": _root(layout.roots, spec.network, _mount_points(spec)),
+        "root": _root(layout.roots, spec.network, spec.providers, _mount_points(spec)),
         "staged": [mount.source for mount in spec.environment.mounts],
         "config": _container(spec, first_id, binds),
     }
 
 
+def _gateway(spec: SandboxSpec, layout: Layout) -> Document | None:
+    if spec.network is not NetworkPolicy.GATEWAY:
+        return None
+    return {"socket": str(layout.gateway_socket), "providers": list(spec.providers)}
+
+
 @functools.cache
-def _host_root(network: NetworkPolicy) -> tuple[HostEntry, ...]:
+def _host_root(network: NetworkPolicy, providers: tuple[str, ...]) -> tuple[HostEntry, ...]:
     # Read once per server: hundreds of small files of /etc would cost each start milliseconds.
-    return host_root(network=network)
+    hosts = {name: address_of(index) for index, name in enumerate(providers)}
+    return host_root(network=network, hosts=hosts)
 
 
 @functools.cache
-def _root(roots: Path, network: NetworkPolicy, mount_points: tuple[str, ...]) -> str:
-    return str(ensure_root(roots, _host_root(network), mount_points))
+def _root(
+    roots: Path,
+    network: NetworkPolicy,
+    providers: tuple[str, ...],
+    mount_points: tuple[str, ...],
+) -> str:
+    return str(ensure_root(roots, _host_root(network, providers), mount_points))
 
 
 def _mount_points(spec: SandboxSpec) -> tuple[str, ...]:
