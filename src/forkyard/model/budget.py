@@ -15,6 +15,8 @@ class TokenCounts:
     """Read by the model and not from a cache."""
     cache_read: int = 0
     cache_write: int = 0
+    cache_write_long: int = 0
+    """The part of `cache_write` that is kept for an hour and costs more; 0 where nobody tells."""
     output: int = 0
     """Written by the model, its reasoning included."""
     reasoning: int = 0
