@@ -10,6 +10,7 @@ On-disk format (version 1), all below the state directory, mode 0700::
     server.log
     gateway/                      the gateway's ledger and log; all of the state that it sees
     gateway.yaml                  providers, models, prices; by hand, may be absent
+    secrets/                      sealed values by name, and the key that seals them
     layers/<layer id>/            one tree from / (storage-range owned), read-only once named
     workspaces/<workspace id>/    disk/{upper,work}, sandbox/ (spec, socket, log), execs/<exec id>/
     roots/<digest>/               root file systems of image `host`, from the machine's own
@@ -87,6 +88,11 @@ class Layout:
     def gateway_settings(self) -> Path:
         """Providers, models and prices; may be absent."""
         return self.home / "gateway.yaml"
+
+    @property
+    def secrets(self) -> Path:
+        """Sealed values by name, and their key."""
+        return self.home / "secrets"
 
     @property
     def server_log(self) -> Path:
