@@ -32,6 +32,8 @@ class AgentSpec:
     """Empty: the driver's own default."""
     provider: str = ""
     """Name of the gateway's provider it talks to; empty: the driver's own default."""
+    gateway: bool = False
+    """Of driver `command`: let in at the gateway even where neither model nor provider is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -218,6 +218,27 @@ class Section:
             self.problem(key, str(error))
             return None
 
+    def count(self, key: str) -> int | None:
+        """Read a whole number such as 200k or 5M."""
+        return self._amount(key, units.parse_count, "a whole number such as 200k or 5M")
+
+    def micro_usd(self, key: str) -> int | None:
+        """Read an amount of US dollars; give micro-dollars."""
+        return self._amount(key, units.parse_usd, "an amount of US dollars such as 20 or 2.50")
+
+    def _amount(self, key: str, parse: Callable[[str], int], what: str) -> int | None:
+        found = self.node(key)
+        if found is None:
+            return None
+        if isinstance(found.value, bool) or not isinstance(found.value, int | float | str):
+            self.problem(key, f"must be {what}, not {kind(found.value)}")
+            return None
+        try:
+            return parse(str(found.value))
+        except ValueError as error:
+            self.problem(key, str(error))
+            return None
+
     def section(self, key: str, *, required: bool = False) -> Section | None:
         """Open a mapping below."""
         found = self.node(key, required=required)

@@ -1,4 +1,7 @@
-"""The quick form of a task: ``forkyard run "PROMPT" -a NAME='SHELL COMMAND' --check COMMAND``."""
+"""The quick form of a task: ``forkyard run "PROMPT" -a AGENT --check COMMAND``.
+
+AGENT is ``NAME='SHELL COMMAND'``, a driver's name, or ``DRIVER:MODEL``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from forkyard.wire.fields import NAME, NAME_RULE, argument_problem
 from forkyard.wire.taskfile import (
     COMMAND_DRIVER,
     LATER_DRIVERS,
+    MODEL,
+    MODEL_DRIVERS,
     MOST_ATTEMPTS,
     RunRequest,
     StartRequest,
@@ -44,7 +49,7 @@ def quick_request(
 
     Args:
         prompt: What the agents are asked.
-        agents: Each ``NAME=SHELL COMMAND``; a bare driver's name is refused until it exists.
+        agents: Each ``NAME=SHELL COMMAND``, ``DRIVER`` or ``DRIVER:MODEL``.
         cwd: Absolute; relative paths start there.
         attempts: Of each agent.
         checks: Shell commands, each one test that passes when it exits 0.
@@ -100,24 +105,43 @@ def quick_request(
 
 def _agents(entries: Sequence[str], attempts: int, report: _Report) -> tuple[AgentSpec, ...]:
     if not entries:
-        report("-a", "is missing; name at least one agent: -a NAME='SHELL COMMAND'")
+        report("-a", "is missing; name at least one: -a claude-code, or -a NAME='SHELL COMMAND'")
     agents: list[AgentSpec] = []
     for entry in entries:
+        taken = {agent.name for agent in agents}
         name, equals, command = entry.partition("=")
-        wrong = _agent_problem(name, bool(equals), command, {agent.name for agent in agents})
+        if equals:
+            agent = AgentSpec(name=name, driver=COMMAND_DRIVER, command=command, attempts=attempts)
+            wrong = _command_problem(name, command, taken)
+        else:
+            agent = _of_driver(entry, attempts)
+            wrong = _driver_problem(agent, entry, taken)
         report("-a", wrong)
         if wrong is None:
-            agents.append(
-                AgentSpec(name=name, driver=COMMAND_DRIVER, command=command, attempts=attempts)
-            )
+            agents.append(agent)
     return tuple(agents)
 
 
-def _agent_problem(name: str, has_command: bool, command: str, taken: set[str]) -> str | None:
-    if not has_command:
-        if name in LATER_DRIVERS:
-            return f"driver {name} is not supported yet; write -a {name}='SHELL COMMAND'"
-        return f"{name!r} names no driver; write -a NAME='SHELL COMMAND'"
+def _of_driver(entry: str, attempts: int) -> AgentSpec:
+    driver, _, model = entry.partition(":")
+    name = f"{driver}-{re.sub(r'[^A-Za-z0-9._-]', '-', model)}" if model else driver
+    return AgentSpec(name=name[:63], driver=driver, command="", attempts=attempts, model=model)
+
+
+def _driver_problem(agent: AgentSpec, entry: str, taken: set[str]) -> str | None:
+    if agent.driver in LATER_DRIVERS:
+        return f"driver {agent.driver} is not supported yet; write -a NAME='SHELL COMMAND'"
+    if agent.driver not in MODEL_DRIVERS:
+        known = ", ".join(MODEL_DRIVERS)
+        return f"{entry!r} names no driver ({known}); for another write -a NAME='SHELL COMMAND'"
+    if ":" in entry and MODEL.fullmatch(agent.model) is None:
+        return f"{agent.model[:60]!r} is no name of a model; write -a {agent.driver}:MODEL"
+    if agent.name in taken:
+        return f"{agent.name} is the name of two agents"
+    return None
+
+
+def _command_problem(name: str, command: str, taken: set[str]) -> str | None:
     if NAME.fullmatch(name) is None:
         return f"{name!r} is no name: {NAME_RULE}"
     if not command.strip() or "\0" in command:

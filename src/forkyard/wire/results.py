@@ -13,6 +13,7 @@ from forkyard.wire.schema import (
     RequestModel,
     Text,
 )
+from forkyard.wire.units import MOST_MICRO_USD, MOST_TOKENS
 
 FINAL_RUN_STATES = frozenset({"finished", "cancelled", "interrupted"})
 """Of a run that nothing will change any more by itself."""
@@ -23,7 +24,7 @@ class QuickRequest(RequestModel):
 
     prompt: str
     agents: list[str]
-    """Each ``NAME=SHELL COMMAND``; the command gets the prompt as $PROMPT."""
+    """Each ``NAME=SHELL COMMAND`` (which gets the prompt as $PROMPT), DRIVER or DRIVER:MODEL."""
     cwd: Annotated[str, Field(pattern=r"^/")]
     """Where relative paths start."""
     attempts: int = 1
@@ -41,6 +42,9 @@ class QuickRequest(RequestModel):
     parallel: Annotated[int, Field(ge=1, le=64)] | None = None
     attempt_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None
+    budget_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
+    budget_micro_usd: Annotated[int, Field(gt=0, le=MOST_MICRO_USD)] | None = None
+    """Millionths of a US dollar, for all attempts together."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> QuickRequest:
@@ -72,7 +76,55 @@ class UsageInfo(AnswerModel):
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
     output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    """The part of the output that was reasoning, where the provider tells."""
     cost_usd: float | None = None
+    """Null where a model has no known price, too."""
+    requests: int | None = None
+    estimated_requests: int | None = None
+    """Counted at their upper bound, since nobody knows what they really used."""
+
+
+class LiveInfo(AnswerModel):
+    """What the gateway says of an attempt that runs."""
+
+    spent_tokens: int = 0
+    spent_usd: float = 0.0
+    reserved_usd: float = 0.0
+    in_flight: int = 0
+    waiting: int = 0
+    queue_position: int | None = None
+    """1 is next; null where nothing waits."""
+    refused: int = 0
+    refusal: Text | None = None
+    fault: Text | None = None
+    """How its newest request ended, where that was no success."""
+
+
+class BudgetInfo(AnswerModel):
+    """Most that a run may spend; null: no limit."""
+
+    tokens: int | None = None
+    usd: float | None = None
+
+
+class UsageLine(UsageInfo):
+    """What one run, attempt, agent, model or day spent."""
+
+    key: Text
+    name: Text = ""
+    """For people: a run's name, an attempt's agent."""
+    first_byte_milliseconds: int | None = None
+    """On the average."""
+
+
+class UsageReport(AnswerModel):
+    """What was spent, grouped."""
+
+    by: str
+    lines: list[UsageLine] = []
+    total: UsageInfo = UsageInfo()
+    price_versions: list[Text] = []
 
 
 class BaseSummary(AnswerModel):
@@ -150,7 +202,16 @@ class AttemptInfo(AnswerModel):
     workspace: str | None = None
     candidate: CandidateSummary | None = None
     evaluation: EvaluationInfo | None = None
+    failure: str | None = None
+    """`provider`, `agent`, `budget` or `ours`; null where the agent ended as agents do."""
+    model: str = ""
+    agent_version: Text | None = None
+    known_limitations: list[Text] = []
+    """As the agent itself states them; empty: none stated."""
+    claims_success: bool | None = None
+    """What the agent said of its end: a claim, never a finding."""
     usage: UsageInfo = UsageInfo()
+    live: LiveInfo | None = None
 
 
 class RankedInfo(AnswerModel):
@@ -185,6 +246,8 @@ class RunInfo(AnswerModel):
     cancel_requested: bool = False
     tasks: list[TaskInfo] = []
     usage: UsageInfo = UsageInfo()
+    budget: BudgetInfo | None = None
+    """Null where nothing limits the run as a whole."""
 
 
 class RunSummary(AnswerModel):
@@ -217,6 +280,13 @@ class ApplyRequest(RequestModel):
         return self
 
 
+class UndoRequest(RequestModel):
+    """Take an application back."""
+
+    dry_run: bool = False
+    """Compare only: an error says what would refuse."""
+
+
 class ApplicationInfo(AnswerModel):
     """One candidate put into one working tree."""
 
@@ -225,4 +295,7 @@ class ApplicationInfo(AnswerModel):
     target: str
     paths: list[Text] = []
     state: str
+    """`applied`, `undone`, or `writing`: its way back was not gone to its end."""
     created_at: str
+    left: list[Text] = []
+    """Of `undone`: paths that were edited meanwhile and left alone."""

@@ -6,8 +6,10 @@ One task, or ``tasks:`` with the rest shared; a key given in a task replaces the
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, field, replace
 
+from forkyard.model.budget import Budget
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
 from forkyard.model.workspace import REPOSITORY
@@ -19,11 +21,15 @@ COMMAND_DRIVER = "command"
 MOST_ATTEMPTS = 64
 MOST_PARALLEL = 64
 MOST_REPEATS = 10
-LATER_DRIVERS = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
+MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}", re.ASCII)
+PROVIDER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
+"""A host name inside the sandbox."""
+MODEL_DRIVERS = ("claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
+"""Drivers that build their own command and talk to a model."""
+LATER_DRIVERS = ("aider",)
 LATER_REPORTS = ("go-test", "metric", "tap")
 
 _USE_COMMAND = "; use driver: command with the shell command that starts it"
-_LATER_AGENT_KEYS = {"model": _USE_COMMAND}
 _SHARED = (
     "prompt", "start", "repository", "agents", "scope", "checks", "held_out", "protected",
 )  # fmt: skip
@@ -64,6 +70,8 @@ class RunRequest:
     tasks: tuple[TaskRequest, ...]
     folder: str
     """Where relative paths start: the task file's folder, or the caller's working directory."""
+    file: str | None = None
+    """The task file's name, for messages; None in the quick form."""
     limits: RunLimits = field(default_factory=RunLimits)
 
     def resolve(self, path: str) -> str:
@@ -95,10 +103,10 @@ def parse_run(text: str, file: str | None = None, *, folder: str | None = None) 
             limits = _limits(below)
         tasks = _tasks(root, name) if root.has("tasks") else _one_task(root, name)
         root.asked.update(("tasks", *_SHARED))
-        root.finish({"model": _USE_COMMAND, "budget": "; nothing is metered yet, remove it"})
+        root.finish({"model": ", write it at each agent", "budget": ", write it below limits"})
     problems.raise_if_any()
     place = folder if folder is not None else posixpath.dirname(file or "") or "."
-    return RunRequest(name=name or "run", tasks=tasks, folder=place, limits=limits)
+    return RunRequest(name=name or "run", tasks=tasks, folder=place, file=file, limits=limits)
 
 
 def _one_task(root: Section, name: str | None) -> tuple[TaskRequest, ...]:
@@ -216,28 +224,46 @@ def _agents(section: Section) -> tuple[AgentSpec, ...]:
     for entry in entries:
         name = entry.name("name", required=True)
         later = dict.fromkeys(LATER_DRIVERS, _USE_COMMAND)
-        driver = entry.choice("driver", (COMMAND_DRIVER,), later)
-        command = entry.argument(
-            "command", required=driver == COMMAND_DRIVER or not entry.has("driver")
-        )
+        driver = entry.choice("driver", (COMMAND_DRIVER, *MODEL_DRIVERS), later)
+        is_command = driver == COMMAND_DRIVER or not entry.has("driver")
+        command = entry.argument("command", required=is_command)
+        if driver in MODEL_DRIVERS and entry.has("command"):
+            entry.problem("command", f"has no meaning with driver {driver}; remove one of them")
+        model, provider = _words(entry, "model", MODEL), _words(entry, "provider", PROVIDER)
+        gateway = entry.flag("gateway", default=False)
+        if driver in MODEL_DRIVERS and entry.has("gateway"):
+            entry.problem("gateway", f"has no meaning with driver {driver}, which always has it")
         variables = entry.variables(
             "env", reserved={"PROMPT": "PROMPT carries the task's prompt and cannot be set"}
         )
         attempts = entry.integer("attempts", least=1, most=MOST_ATTEMPTS)
-        entry.finish(_LATER_AGENT_KEYS)
+        entry.finish()
         if name is not None and name in names:
             entry.problem("name", f"{name} is the name of two agents")
         names.add(name or "")
         agents.append(
             AgentSpec(
                 name=name or "",
-                driver=COMMAND_DRIVER,
-                command=command or "",
+                driver=driver or COMMAND_DRIVER,
+                command=(command or "") if is_command else "",
                 variables=variables,
                 attempts=attempts or 1,
+                model=model,
+                provider=provider,
+                gateway=gateway and is_command,
             )
         )
     return tuple(agents)
+
+
+def _words(section: Section, key: str, shape: re.Pattern[str]) -> str:
+    found = section.text(key)
+    if found is None:
+        return ""
+    if shape.fullmatch(found) is None:
+        section.problem(key, f"{found[:60]!r} is no name of a {key}")
+        return ""
+    return found
 
 
 def _checks(section: Section) -> tuple[Check, ...]:
@@ -262,13 +288,29 @@ def _limits(section: Section) -> RunLimits:
     parallel = section.integer("parallel", least=1, most=MOST_PARALLEL)
     timeout, deadline = section.duration("attempt_timeout"), section.duration("deadline")
     repeats = section.integer("baseline_repeats", least=1, most=MOST_REPEATS)
-    section.finish({"budget": "; nothing is metered yet, remove it"})
+    budget, attempt_budget = _budget(section, "budget"), _budget(section, "attempt_budget")
+    requests = section.count("attempt_requests")
+    section.finish()
     return RunLimits(
         parallel=parallel or limits.parallel,
         attempt_timeout_seconds=timeout or limits.attempt_timeout_seconds,
         deadline_seconds=deadline,
         baseline_repeats=repeats or limits.baseline_repeats,
+        budget=budget,
+        attempt_budget=attempt_budget,
+        attempt_requests=requests,
     )
+
+
+def _budget(section: Section, key: str) -> Budget:
+    below = section.section(key)
+    if below is None:
+        return Budget()
+    tokens, micro_usd = below.count("tokens"), below.micro_usd("usd")
+    below.finish()
+    if not below.values:
+        below.problem(None, "is empty; give tokens, usd or both, or remove the key")
+    return Budget(tokens=tokens, micro_usd=micro_usd)
 
 
 def pattern_problem(pattern: str) -> str | None:

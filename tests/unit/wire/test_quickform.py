@@ -44,7 +44,10 @@ def test_snapshot_takes_the_place_of_the_repository_when_given() -> None:
 @pytest.mark.parametrize(
     ("agents", "words"),
     [
-        (["claude-code"], "driver claude-code is not supported yet"),
+        (["aider"], "driver aider is not supported yet"),
+        (["codex:"], "is no name of a model"),
+        (["codex:a b"], "is no name of a model"),
+        (["codex:x", "codex:x"], "codex-x is the name of two agents"),
         (["mine"], "names no driver"),
         (["mine="], "has no command"),
         (["a b=c"], "is no name"),
@@ -53,11 +56,22 @@ def test_snapshot_takes_the_place_of_the_repository_when_given() -> None:
     ],
 )
 def test_agent_is_refused_when_it_cannot_be_run(agents: list[str], words: str) -> None:
-    """A word without = names a driver, and none exists yet."""
+    """A word without = names a driver, and its model after a colon."""
     with pytest.raises(ConfigError) as raised:
         quick_request("x", agents=agents, cwd="/")
 
     assert words in raised.value.problems[0].message
+
+
+def test_agent_has_its_driver_and_model_when_named_by_them() -> None:
+    """Two models of one driver are two agents."""
+    request = quick_request("x", agents=["claude-code", "codex:gpt-5.5", "codex:a/b"], cwd="/")
+
+    assert [(a.name, a.driver, a.model, a.command) for a in request.tasks[0].agents] == [
+        ("claude-code", "claude-code", "", ""),
+        ("codex-gpt-5.5", "codex", "gpt-5.5", ""),
+        ("codex-a-b", "codex", "a/b", ""),
+    ]
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forkyard.errors import ConfigError, Problem
+from forkyard.model.budget import Budget
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
 from forkyard.wire.fields import MOST_ARGUMENT_BYTES
@@ -22,7 +23,11 @@ start:
 repository: /workspace/repo
 agents:
   - {name: mine, driver: command, command: 'my-agent "$PROMPT"', env: {LEVEL: high}, attempts: 3}
-limits: {parallel: 4, attempt_timeout: 45m, deadline: 90m}
+  - {name: opus, driver: claude-code, model: claude-opus-5-5, provider: house}
+  - {name: own, command: x, gateway: true}
+limits:
+  {parallel: 4, attempt_timeout: 45m, deadline: 90m, budget: {tokens: 5M, usd: 20},
+   attempt_budget: {usd: 2.500001}, attempt_requests: 1.5k}
 scope: ["internal/**"]
 checks:
   - {name: tests, run: 'pytest -q --junitxml="$REPORT"', report: junit, timeout: 20m}
@@ -50,7 +55,15 @@ def test_every_accepted_key_reaches_the_request() -> None:
     assert parse_run(WHOLE, "/home/me/task.yaml") == RunRequest(
         name="issue-1842",
         folder="/home/me",
-        limits=RunLimits(parallel=4, attempt_timeout_seconds=2700, deadline_seconds=5400),
+        file="/home/me/task.yaml",
+        limits=RunLimits(
+            parallel=4,
+            attempt_timeout_seconds=2700,
+            deadline_seconds=5400,
+            budget=Budget(tokens=5_000_000, micro_usd=20_000_000),
+            attempt_budget=Budget(micro_usd=2_500_001),
+            attempt_requests=1500,
+        ),
         tasks=(
             TaskRequest(
                 name="issue-1842",
@@ -64,6 +77,14 @@ def test_every_accepted_key_reaches_the_request() -> None:
                         variables={"LEVEL": "high"},
                         attempts=3,
                     ),
+                    AgentSpec(
+                        name="opus",
+                        driver="claude-code",
+                        command="",
+                        model="claude-opus-5-5",
+                        provider="house",
+                    ),
+                    AgentSpec(name="own", driver="command", command="x", gateway=True),
                 ),
                 scope=("internal/**",),
                 checks=(
@@ -110,10 +131,10 @@ name: bad name
 prompt: ""
 start: {snapshot: a, template: b}
 agents:
-  - {name: opus, driver: claude-code, model: big}
+  - {name: opus, driver: aider, model: "b i g", provider: "http://x"}
   - {name: mine, driver: comand, attempts: 65}
   - {name: mine, command: x, env: {PROMPT: y, N: 1}}
-limits: {parallel: 0, deadline: 90, budget: {usd: 20}}
+limits: {parallel: 0, deadline: 90, budget: {usd: 0.0000001, eur: 1}}
 checks:
   - {name: t, run: x, report: xml, timeout: 0s}
   - {name: t, rn: x}
@@ -126,6 +147,7 @@ held-out: [x]
         (3, "start"),
         (5, "agents.0.driver"),
         (5, "agents.0.model"),
+        (5, "agents.0.provider"),
         (6, "agents.1.driver"),
         (6, "agents.1.attempts"),
         (7, "agents.2.env.PROMPT"),
@@ -133,7 +155,8 @@ held-out: [x]
         (7, "agents.2.name"),
         (8, "limits.parallel"),
         (8, "limits.deadline"),
-        (8, "limits.budget"),
+        (8, "limits.budget.usd"),
+        (8, "limits.budget.eur"),
         (10, "checks.0.report"),
         (10, "checks.0.timeout"),
         (11, "checks.1.run"),
@@ -247,3 +270,37 @@ def test_what_no_program_can_be_given_is_refused_when_it_is_too_long() -> None:
         "prompt", "agents.0.command", "agents.0.env.A", "checks.0.run",
     }  # fmt: skip
     assert all("a program takes" in one.message for one in told)
+
+
+@pytest.mark.parametrize(
+    ("agent", "key", "words"),
+    [
+        ("{name: a, driver: codex, command: x}", "command", "has no meaning with driver codex"),
+        ("{name: a, driver: codex, gateway: true}", "gateway", "always has it"),
+        ("{name: a, driver: gemini, model: 5}", "model", "must be text"),
+        ("{name: a, driver: aider}", "driver", "not supported yet"),
+    ],
+)
+def test_agent_key_is_refused_when_its_driver_gives_it_no_meaning(
+    agent: str, key: str, words: str
+) -> None:
+    """Nothing that is written is ignored."""
+    found = problems(SHORT.replace("{name: a, command: x}", agent))
+
+    assert [(one.key, words in one.message) for one in found] == [(f"agents.0.{key}", True)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "key"),
+    [
+        ("budget: {}", "limits.budget"),
+        ("budget: 20", "limits.budget"),
+        ("attempt_budget: {tokens: 0}", "limits.attempt_budget.tokens"),
+        ("attempt_budget: {usd: -1}", "limits.attempt_budget.usd"),
+        ("attempt_requests: 1.5", "limits.attempt_requests"),
+        ("attempt_requests: true", "limits.attempt_requests"),
+    ],
+)
+def test_limit_is_refused_when_it_limits_nothing(limit: str, key: str) -> None:
+    """A budget that could be read two ways, or not at all, is none."""
+    assert [one.key for one in problems(SHORT + f"limits: {{{limit}}}\n")] == [key]
