@@ -167,9 +167,7 @@ class Workspaces:
             Origin(
                 snapshot=snapshot,
                 layers=row.layers,
-                environment=replace(
-                    row.environment, mounts=(*row.environment.mounts, *mounts)
-                ),
+                environment=replace(row.environment, mounts=(*row.environment.mounts, *mounts)),
                 limits=limits or row.limits,
             ),
             display_name=display_name,
