@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forkyard.model.application import Application
+from forkyard.model.budget import UsageRow
 from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
 from forkyard.model.run import Attempt, Run
@@ -16,7 +17,16 @@ from forkyard.model.verdict import Evaluation
 from forkyard.model.workspace import Snapshot, Template, Workspace
 
 Entity = (
-    Template | Snapshot | Workspace | Exec | Run | Attempt | Candidate | Evaluation | Application
+    Template
+    | Snapshot
+    | Workspace
+    | Exec
+    | Run
+    | Attempt
+    | Candidate
+    | Evaluation
+    | Application
+    | UsageRow
 )
 
 

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from forkyard.errors import StoreError
 from forkyard.model.application import Application
+from forkyard.model.budget import UsageRow
 from forkyard.model.candidate import Candidate
 from forkyard.model.events import Entity
 from forkyard.model.execution import Exec
@@ -46,6 +47,7 @@ _ADAPTERS: dict[str, TypeAdapter[Entity]] = {
         Candidate,
         Evaluation,
         Application,
+        UsageRow,
     )
 }
 
@@ -98,7 +100,9 @@ class State:
     candidates: dict[CandidateId, Candidate] = field(default_factory=dict)
     evaluations: dict[EvaluationId, Evaluation] = field(default_factory=dict)
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
+    usage: dict[str, UsageRow] = field(default_factory=dict)
     _attempts_of: dict[RunId, dict[AttemptId, None]] = field(default_factory=dict)
+    _usage_of: dict[AttemptId, dict[str, None]] = field(default_factory=dict)
 
     def apply(self, entity: Entity) -> None:
         """Make one value the newest of its entity."""
@@ -122,6 +126,9 @@ class State:
                 self.evaluations[entity.id] = entity
             case Application():
                 self.applications[entity.id] = entity
+            case UsageRow():
+                self.usage[entity.id] = entity
+                self._usage_of.setdefault(entity.attempt, {})[entity.id] = None
 
     def __iter__(self) -> Iterator[Entity]:
         """Go through every entity, kind by kind, oldest first within a kind."""
@@ -134,6 +141,7 @@ class State:
         yield from self.candidates.values()
         yield from self.evaluations.values()
         yield from self.applications.values()
+        yield from self.usage.values()
 
     def template_named(self, name: str) -> Template | None:
         """Find a template that is not deleted, by name."""
@@ -172,6 +180,10 @@ class State:
     def attempts_of(self, run: RunId) -> tuple[Attempt, ...]:
         """List a run's attempts in the order in which they were submitted."""
         return tuple(self.attempts[attempt] for attempt in self._attempts_of.get(run, ()))
+
+    def usage_of(self, attempt: AttemptId) -> tuple[UsageRow, ...]:
+        """List what an attempt spent, by model and day."""
+        return tuple(self.usage[row] for row in self._usage_of.get(attempt, ()))
 
 
 def fold(entities: Iterable[Entity]) -> State:
