@@ -9,6 +9,7 @@
     ├─ WorkspaceError                  10   500   storage, sandbox or template trouble of ours
     │  └─ SandboxUnavailableError      10   503   no isolation to be had: nothing was started
     ├─ AgentError                      11   500   an agent could not be started or understood
+    ├─ GatewayError                    12   502   the gateway, or a provider of models behind it
     ├─ EvaluationError                 14   500   a check could not be run (failing is a result)
     ├─ StoreError                      15   503   the journal or the state directory
     └─ InternalError                   70   500   our bug
@@ -146,6 +147,14 @@ class AgentError(ForkyardError):
 
     code = "agent"
     exit_code = 11
+
+
+class GatewayError(ForkyardError):
+    """The gateway could not be started or asked, or a provider behind it refused us."""
+
+    code = "gateway"
+    exit_code = 12
+    http_status = 502
 
 
 class EvaluationError(ForkyardError):
