@@ -64,6 +64,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """Run async tests on asyncio, as the server does."""
+    return "asyncio"
+
+
+@pytest.fixture
 def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give an empty state directory, named in FORKYARD_HOME; its server is ended afterwards."""
     folder = Path(tempfile.mkdtemp(dir=request.config.stash[_FOLDER], prefix=""))

@@ -7,7 +7,6 @@ import os
 import random
 import stat
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -26,20 +25,6 @@ from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
 from forkyard.model.application import ApplicationState
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """Give a bench, its journal closed in the end."""
-    bench = Bench(tmp_path)
-    yield bench
-    bench.journal.close()
 
 
 async def test_writes_every_kind_of_change_when_the_tree_is_as_recorded(bench: Bench) -> None:
@@ -66,7 +51,7 @@ async def test_brings_everything_back_when_an_application_is_undone(bench: Bench
     undone = await bench.applications.undo(done.id)
     assert ApplicationState.UNDONE is undone.state
     assert before == picture(bench.tree)
-    with pytest.raises(ConflictError, match="it is undone, not applied"):
+    with pytest.raises(ConflictError, match="it is undone already"):
         await bench.applications.undo(done.id)
 
 

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,20 +23,6 @@ from applying import (
 from forkyard.model.application import ApplicationState
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """Give a bench, its journal closed in the end."""
-    bench = Bench(tmp_path)
-    yield bench
-    bench.journal.close()
 
 
 KILLED = """
@@ -91,7 +76,9 @@ async def test_takes_the_way_back_when_killed_while_writing(bench: Bench, point:
     assert sequence == bench.journal.sequence
 
 
-@pytest.mark.parametrize("point", ["A11", "A11@4", "A12", "A13", "A13@6", "A14", "A15"])
+@pytest.mark.parametrize(
+    "point", ["A10", "A11", "A11@4", "A12", "A13", "A13@6", "A14", "A15", "A16", "A16@5", "A16@9"]
+)
 async def test_takes_the_way_back_when_killed_on_it(bench: Bench, point: str) -> None:
     """Also the way back may be cut short, and is gone again."""
     lay(bench.tree, BASE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,20 +27,6 @@ from forkyard.model.workspace import (
 from forkyard.promotion.contents import StoredContents
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """Give a bench, its journal closed in the end."""
-    bench = Bench(tmp_path)
-    yield bench
-    bench.journal.close()
 
 
 async def test_writes_into_a_stopped_workspace_when_it_is_as_recorded(bench: Bench) -> None:

@@ -16,12 +16,6 @@ from forkyard.client.http import Http, LostError, NotReachedError, target_of
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The program runs on asyncio."""
-    return "asyncio"
-
-
 async def hang_up(writer: asyncio.StreamWriter) -> None:
     """Close a connection whole."""
     writer.close()

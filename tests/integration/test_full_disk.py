@@ -18,12 +18,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
 def small_disk(home: Path, tmp_path: Path) -> Iterator[Path]:
     """Put the state directory on a file system of 60 MiB."""
     image = tmp_path / "image"

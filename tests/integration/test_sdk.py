@@ -32,12 +32,6 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The program runs on asyncio."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def prepared(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare a snapshot named `base` of a small repository, as a developer would."""

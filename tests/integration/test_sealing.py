@@ -20,12 +20,6 @@ SECRET = "THE_FUTURE_FIX"  # noqa: S105 - the text that must not be found
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
 async def here(home: Path) -> AsyncIterator[Station]:
     """Give the services over an empty state directory."""
     async with station(home) as opened:

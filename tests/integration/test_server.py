@@ -34,12 +34,6 @@ PATIENCE_SECONDS = 30.0
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The program runs on asyncio."""
-    return "asyncio"
-
-
 def raw(home: Path, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
     """Ask the server without the SDK; give status and body."""
     connection = http.client.HTTPConnection("server")

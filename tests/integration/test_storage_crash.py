@@ -43,12 +43,6 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
 def die(home: Path, failpoint: str, *arguments: str) -> None:
     """Do something in a process that kills itself at a failpoint."""
     root = Path(__file__).resolve().parents[2]

@@ -18,12 +18,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
 def source() -> Iterator[Path]:
     """Make a repository below a home that looks like a person's."""
     folder = Path(tempfile.mkdtemp(prefix="fy-", dir="/srv"))

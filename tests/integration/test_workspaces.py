@@ -24,12 +24,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
 async def here(home: Path) -> AsyncIterator[Station]:
     """Give the services over an empty state directory."""
     async with station(home) as opened:

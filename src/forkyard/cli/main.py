@@ -107,6 +107,7 @@ _ROWS = {
     "compare": ("forkyard.cli.review:compare", "Compare a run's candidates, with reasons."),
     "diff": ("forkyard.cli.review:diff", "Show a candidate's patch."),
     "apply": ("forkyard.cli.review:apply", "Put a candidate into a working tree."),
+    "undo": ("forkyard.cli.undo:undo", "Take an applied candidate back."),
     "template": ("forkyard.cli.template:template", "Recipes that build snapshots."),
     "snapshot": ("forkyard.cli.snapshot:snapshot", "Immutable states to fork from."),
     "workspace": ("forkyard.cli.workspace:workspace", "Isolated copies to work in."),

@@ -77,6 +77,7 @@ def apply(candidate: str, target: str | None, workspace: str | None, *, as_json:
     for path in done.paths:
         say(f"  {clean(path)}")
     progress("Nothing was committed; review it with your own tools.")
+    progress(f"Take it back with: forkyard undo {short(done.id)}")
 
 
 @click.command(

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from forkyard.client.candidates import Candidates
 from forkyard.client.client import Client
 from forkyard.client.events import Events
-from forkyard.client.resources import Candidates, Runs, Snapshots, Templates
+from forkyard.client.resources import Runs, Snapshots, Templates
 from forkyard.client.workspaces import Workspace, Workspaces
 
 T = TypeVar("T")

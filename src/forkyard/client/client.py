@@ -6,9 +6,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from forkyard.client.candidates import Candidates
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
-from forkyard.client.resources import Candidates, Runs, Snapshots, Templates
+from forkyard.client.resources import Runs, Snapshots, Templates
 from forkyard.client.session import Session
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces

@@ -1,4 +1,4 @@
-"""Templates, snapshots, runs and candidates in the SDK."""
+"""Templates, snapshots and runs in the SDK."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from forkyard.errors import ConfigError, ConflictError, NotFoundError, Workspace
 from forkyard.wire.errors import request_of
 from forkyard.wire.results import (
     FINAL_RUN_STATES,
-    ApplicationInfo,
-    ApplyRequest,
-    CandidateInfo,
     QuickRequest,
     RunInfo,
     RunSummary,
@@ -267,42 +264,6 @@ class Runs:
         """Give what an attempt's agent printed, as it comes."""
         return self._connection.stream(
             f"/v1/attempts/{part(attempt)}/log", query={"stream": stream, "follow": _flag(follow)}
-        )
-
-
-class Candidates:
-    """What attempts yielded."""
-
-    def __init__(self, connection: Connection) -> None:
-        """Keep the connection."""
-        self._connection = connection
-
-    async def get(self, candidate: str) -> CandidateInfo:
-        """Find a candidate by id or abbreviation."""
-        return await self._connection.ask("GET", f"/v1/candidates/{part(candidate)}", CandidateInfo)
-
-    async def patch(self, candidate: str) -> bytes:
-        """Give its patch, byte for byte."""
-        return await self._connection.send("GET", f"/v1/candidates/{part(candidate)}/patch")
-
-    async def manifest(self, candidate: str) -> bytes:
-        """Give its manifest (JSON)."""
-        return await self._connection.send("GET", f"/v1/candidates/{part(candidate)}/manifest")
-
-    async def apply(
-        self, candidate: str, *, target: str | Path | None = None, workspace: str | None = None
-    ) -> ApplicationInfo:
-        """Put its bytes into a folder of this machine, or into a workspace.
-
-        Raises:
-            ConflictError: A touched path is not as it was in the recorded base; nothing changed.
-        """
-        where = None if target is None else str(absolute(target))
-        return await self._connection.ask(
-            "POST",
-            f"/v1/candidates/{part(candidate)}/apply",
-            ApplicationInfo,
-            body=request_of(ApplyRequest, target=where, workspace=workspace),
         )
 
 

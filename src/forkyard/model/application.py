@@ -27,3 +27,5 @@ class Application:
     paths: tuple[str, ...]
     state: ApplicationState
     created_at: str
+    left: tuple[str, ...] = ()
+    """Paths that the way back left alone, since somebody had written them meanwhile."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from forkyard.promotion.record import Record
 from forkyard.promotion.tree import Difference, Tree, before, compare
 from forkyard.promotion.tree_writer import EditedMeanwhileError, write
-from forkyard.promotion.way_back import take_back
+from forkyard.promotion.way_back import NothingTouchedError, take_back
 
 
 class Action(StrEnum):
@@ -37,6 +37,8 @@ class Outcome:
     """Why it did not work."""
     taken_back: bool = False
     """With error: the tree is as it was before."""
+    untouched: bool = False
+    """With error: the way back could not begin."""
 
     def to_json(self) -> bytes:
         """Write it for the process that asked."""
@@ -46,6 +48,7 @@ class Outcome:
                 "left": [os.fsdecode(path) for path in self.left],
                 "error": self.error,
                 "taken_back": self.taken_back,
+                "untouched": self.untouched,
             }
         ).encode()
 
@@ -61,6 +64,7 @@ class Outcome:
             left=tuple(os.fsencode(path) for path in loaded["left"]),
             error=loaded["error"],
             taken_back=loaded["taken_back"],
+            untouched=loaded["untouched"],
         )
 
 
@@ -88,7 +92,10 @@ def _act(action: Action, tree: Tree, record: Record) -> Outcome:
             differences = compare(tree, plan.turned_round(), record.turned_round())
             return Outcome(differences=differences)
         case Action.TAKE_BACK:
-            return Outcome(left=take_back(tree, plan, record), taken_back=True)
+            try:
+                return Outcome(left=take_back(tree, plan, record), taken_back=True)
+            except NothingTouchedError as error:
+                return Outcome(error=_reason(error), untouched=True)
         case Action.WRITE:
             try:
                 write(tree, plan, record)

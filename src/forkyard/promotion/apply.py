@@ -31,14 +31,13 @@ from forkyard.model.ids import (
     new_application_id,
 )
 from forkyard.model.workspace import REPOSITORY, Workspace, WorkspaceState
-from forkyard.promotion.action import Action, Outcome
+from forkyard.promotion.action import Action
 from forkyard.promotion.plan import plan_of
 from forkyard.promotion.record import Record
+from forkyard.promotion.refusals import named, refuse_differences, refuse_unfinished
 from forkyard.promotion.targets import HostTree, StoppedWorkspace, Target
-from forkyard.promotion.tree import Difference
 from forkyard.store.journal import Journal
 
-_NAMED_IN_MESSAGE = 8
 _T = TypeVar("_T")
 
 
@@ -112,16 +111,26 @@ class Applications:
         """
         return await self._to_its_end(lambda: self._apply_to(candidate, workspace))
 
-    async def undo(self, application: ApplicationId) -> Application:
-        """Take an application back.
+    async def undo(self, application: ApplicationId, *, is_dry: bool = False) -> Application:
+        """Take an application back: every path, or none.
+
+        Args:
+            application: Must be applied; an unfinished way back is gone to its end.
+            is_dry: Compare only, and say what would refuse.
+
+        Returns:
+            The application, in state `undone`; `left` names what was edited while it was taken
+            back. With `is_dry`, as it is.
 
         Raises:
-            NotFoundError: No such application.
+            NotFoundError: No such application, or its workspace or folder is gone.
             ConflictError: It is not applied (any more), or a path was edited since; nothing was
                 touched.
-            WorkspaceError: Going back did not work; the next start tries again.
+            WorkspaceError: Going back did not work; undoing again, or the next start, goes on.
+
+        Cancellation and Durability are those of `apply_to_tree`.
         """
-        return await self._to_its_end(lambda: self._undo(application))
+        return await self._to_its_end(lambda: self._undo(application, is_dry=is_dry))
 
     async def recover(self) -> tuple[Application, ...]:
         """Take the way back of every application found in `writing`; remove records of none.
@@ -181,7 +190,7 @@ class Applications:
                 f"cannot apply {candidate_id}: there is no such candidate",
                 hint="List candidates with `forkyard compare RUN`.",
             )
-        self._refuse_unfinished(name, candidate)
+        refuse_unfinished(f"apply {candidate.id} to", name, self._journal.state.applications)
         application = Application(
             id=new_application_id(),
             candidate=candidate.id,
@@ -194,7 +203,7 @@ class Applications:
         try:
             await self._write_record(candidate, application, record)
             compared = await target.act(Action.COMPARE, record)
-            _refuse_differences(candidate, target, compared)
+            refuse_differences(candidate, target, compared)
             await self._journal.append(application, "writing begins", expect=None)
         except BaseException:
             await asyncio.to_thread(shutil.rmtree, record.folder, ignore_errors=True)
@@ -208,21 +217,12 @@ class Applications:
         if outcome.taken_back:
             undone = replace(application, state=ApplicationState.UNDONE)
             await self._journal.append(undone, "taken back: it could not be written")
-        _refuse_differences(candidate, target, replace(outcome, error=None))
+        refuse_differences(candidate, target, replace(outcome, error=None))
         back = "everything is as it was" if outcome.taken_back else "the way back is still to go"
         raise WorkspaceError(
             f"cannot apply {candidate.id} to {target.words}: {outcome.error}; {back}",
             hint="Mend that and apply again; a restart of the server goes an unfinished way back.",
         )
-
-    def _refuse_unfinished(self, name: str, candidate: Candidate) -> None:
-        for other in self._journal.state.applications.values():
-            if other.target == name and other.state is ApplicationState.WRITING:
-                raise ConflictError(
-                    f"cannot apply {candidate.id} to {name}: {other.id} is writing there, and its "
-                    "way back was not finished",
-                    hint="Restart the server with `forkyard serve`: it takes the way back.",
-                )
 
     async def _write_record(
         self, candidate: Candidate, application: Application, record: Record
@@ -239,53 +239,87 @@ class Applications:
                 record.write_content, entry, before=contents[old], after=contents[new]
             )
 
-    async def _undo(self, application_id: ApplicationId) -> Application:
+    async def _undo(self, application_id: ApplicationId, *, is_dry: bool) -> Application:
         application = self._journal.state.applications.get(application_id)
         if application is None:
             raise NotFoundError(
                 f"cannot undo {application_id}: there is no such application",
-                hint="`forkyard apply` prints the id of what it applied.",
+                hint="See `forkyard undo --list`.",
             )
-        if application.state is not ApplicationState.APPLIED:
+        if application.state is ApplicationState.UNDONE:
             raise ConflictError(
-                f"cannot undo {application.id}: it is {application.state}, not applied",
+                f"cannot undo {application.id}: it is undone already",
                 hint="Only an applied candidate can be taken back.",
             )
-        async with self._target(application.target) as target:
-            compared = await target.act(Action.COMPARE_UNDO, self._record_of(application.id))
+        if application.state is ApplicationState.APPLIED:
+            known = self._journal.state.applications
+            refuse_unfinished(f"undo {application.id} in", application.target, known)
+        record = self._record_of(application.id)
+        if not record.is_there():
+            raise ConflictError(
+                f"cannot undo {application.id}: the record of what lay there before is gone",
+                hint="Take it back with your own version control.",
+            )
+        async with self._target(application.target, "undo in") as target:
+            if application.state is ApplicationState.WRITING:
+                # Nobody else is writing now: an earlier way back did not get to its end.
+                if is_dry:
+                    return application
+                return await self._take_back(application, target, "asked for again")
+            compared = await target.act(Action.COMPARE_UNDO, record)
             if compared.error is not None or compared.differences:
-                reason = compared.error or _list(compared.differences)
+                reason = compared.error or named(compared.differences)
                 raise ConflictError(
-                    f"cannot undo {application.id} in {target.words}: {reason}",
-                    hint="Keep your later edits elsewhere, put these paths back, then undo again.",
+                    f"cannot undo {application.id} in {target.words}: not as it was applied: "
+                    f"{reason}",
+                    hint="Nothing was changed; keep your later edits elsewhere, put these paths "
+                    "back as they were applied, then undo again.",
                 )
+            if is_dry:
+                return application
             writing = replace(application, state=ApplicationState.WRITING)
             await self._journal.append(writing, "taking it back", expect=application)
-            return await self._take_back(writing, target, "asked for")
+            failpoint("A10")
+            return await self._take_back(writing, target, "asked for", was=application)
 
-    async def _take_back(self, application: Application, target: Target, why: str) -> Application:
+    async def _take_back(
+        self,
+        application: Application,
+        target: Target,
+        why: str,
+        *,
+        was: Application | None = None,
+    ) -> Application:
         outcome = await target.act(Action.TAKE_BACK, self._record_of(application.id))
+        if outcome.untouched and was is not None:
+            await self._journal.append(was, "could not be taken back", expect=application)
+            raise WorkspaceError(
+                f"cannot take {application.id} back in {target.words}: {outcome.error}; nothing "
+                "was changed",
+                hint="Mend that, then undo again.",
+            )
         if outcome.error is not None:
             raise WorkspaceError(
                 f"cannot take {application.id} back in {target.words}: {outcome.error}",
-                hint="Mend that; the next start of the server goes the way back.",
+                hint="Mend that, then undo again; the next start of the server goes on, too.",
             )
+        left = tuple(map(os.fsdecode, outcome.left))
         note = f"taken back, {why}"
-        if outcome.left:
-            note += f"; left as edited since: {', '.join(map(os.fsdecode, outcome.left))!a}"
-        undone = replace(application, state=ApplicationState.UNDONE)
+        if left:
+            note += f"; left as edited since: {', '.join(left)!a}"
+        undone = replace(application, state=ApplicationState.UNDONE, left=left)
         await self._journal.append(undone, note, expect=application)
         return undone
 
     @contextlib.asynccontextmanager
-    async def _target(self, name: str) -> AsyncIterator[Target]:
+    async def _target(self, name: str, verb: str = "apply to") -> AsyncIterator[Target]:
         if name.startswith("/"):
             yield HostTree(Path(name))
             return
         async with self._workspaces.held(WorkspaceId(name)) as workspace:
             if workspace.state is not WorkspaceState.STOPPED:
                 raise ConflictError(
-                    f"cannot apply to {name}: it is {workspace.state}, and must be stopped",
+                    f"cannot {verb} {name}: it is {workspace.state}, and must be stopped",
                     hint=f"Run `forkyard workspace stop {name}` first.",
                 )
             yield StoppedWorkspace(
@@ -301,23 +335,3 @@ class Applications:
         if snapshot is None or snapshot.base is None:
             return REPOSITORY
         return snapshot.base.repository
-
-
-def _refuse_differences(candidate: Candidate, target: Target, outcome: Outcome) -> None:
-    if outcome.error is not None:
-        raise WorkspaceError(
-            f"cannot apply {candidate.id} to {target.words}: {outcome.error}",
-            hint="Look at the folder's rights and its disk, then apply again.",
-        )
-    if outcome.differences:
-        raise ConflictError(
-            f"cannot apply {candidate.id} to {target.words}: not as in the recorded base: "
-            f"{_list(outcome.differences)}",
-            hint="Nothing was changed; put these paths back as they were, or apply elsewhere.",
-        )
-
-
-def _list(differences: tuple[Difference, ...]) -> str:
-    named = [f"{os.fsdecode(d.path)!r} {d.reason}" for d in differences[:_NAMED_IN_MESSAGE]]
-    more = len(differences) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "")

@@ -73,6 +73,10 @@ class Record:
         if after is not None:
             durable.write_file(self.folder / "new" / str(entry.index), after)
 
+    def is_there(self) -> bool:
+        """Say whether the record has not been removed."""
+        return (self.folder / "plan.json").is_file()
+
     def plan(self) -> Plan:
         """Read the plan."""
         return Plan.from_json((self.folder / "plan.json").read_bytes())

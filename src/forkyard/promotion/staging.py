@@ -34,6 +34,11 @@ def again(entry: Entry) -> bytes:
     return b"again%d" % entry.index
 
 
+def taken(entry: Entry) -> bytes:
+    """Name of what the way back took from its path, until it is known to be the candidate's."""
+    return b"taken%d" % entry.index
+
+
 def create_file(
     folder: int,
     name: bytes,
@@ -146,7 +151,10 @@ def sync_folders(tree: Tree, plan: Plan) -> None:
 
 
 def remove(tree: Tree, plan: Plan) -> None:
-    """Remove the staging folder with what is ours in it; idempotent."""
+    """Remove the staging folder with what is ours in it; idempotent.
+
+    What somebody else wrote and cannot go back to its path keeps the folder.
+    """
     staging = os.fsencode(plan.staging)
     with contextlib.suppress(FileNotFoundError):
         with tree.folder(staging) as staged:
@@ -154,5 +162,5 @@ def remove(tree: Tree, plan: Plan) -> None:
                 for name in (incoming(entry), outgoing(entry), aside(entry), again(entry)):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=staged)
-        os.rmdir(staging, dir_fd=tree.root)
+        remove_folder(tree, staging)
     os.fsync(tree.root)

@@ -2,7 +2,8 @@
 
 It looks at what lies where, not at a log of steps: a path that has its former content is done, a
 path that has the candidate's content gets the former back, and a path that has neither was
-written by somebody else since and is left alone.
+written by somebody else since and is left alone. What is taken from a path is compared once more
+after it was taken, so that an edit saved in the last moment goes back, also after a crash.
 """
 
 from __future__ import annotations
@@ -19,11 +20,22 @@ from forkyard.promotion.record import Before, Kept, Record
 from forkyard.promotion.tree import Tree, git_mode, is_unreachable, same_content
 
 
+class NothingTouchedError(OSError):
+    """The way back could not begin; every path is as it was found."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror or str(error))
+
+
 def take_back(tree: Tree, plan: Plan, record: Record) -> tuple[bytes, ...]:
     """Bring the tree back to how it was. Idempotent.
 
     Returns:
         Paths that were left alone; their former content stays in the record.
+
+    Raises:
+        NothingTouchedError: What is to come back could not be laid ready (full disk, rights).
+        OSError: Something else did not work; some paths may be back already.
 
     Durability:
         Everything is on disk when this returns.
@@ -34,6 +46,12 @@ def take_back(tree: Tree, plan: Plan, record: Record) -> tuple[bytes, ...]:
     kept = record.kept()
     left = []
     with tree.folder(folder) as staged:
+        try:
+            _lay_ready(tree, staged, plan, record, kept)
+        except OSError as error:
+            _forget_laid(staged, plan)
+            staging.remove_folder(tree, folder)
+            raise NothingTouchedError(error) from error
         for entry in plan.written:
             if entry.old is None and not _take_away(tree, staged, entry, record):
                 left.append(entry.path)
@@ -47,6 +65,8 @@ def take_back(tree: Tree, plan: Plan, record: Record) -> tuple[bytes, ...]:
             if entry.old is not None and not _restore(tree, staged, entry, record, kept):
                 left.append(entry.path)
             failpoint("A13")
+        for entry in plan.entries:
+            _drop_taken(staged, entry, record)
         os.fsync(staged)
     staging.sync_folders(tree, plan)
     failpoint("A14")
@@ -55,20 +75,77 @@ def take_back(tree: Tree, plan: Plan, record: Record) -> tuple[bytes, ...]:
     return tuple(left)
 
 
+def _lay_ready(tree: Tree, staged: int, plan: Plan, record: Record, kept: Before) -> None:
+    # All of it first, so that a full disk is found before anything visible changes.
+    for entry in plan.entries:
+        if entry.old is None or _reaches(tree, entry, entry.old, record.before):
+            continue
+        written = _reaches(tree, entry, entry.new, record.after)
+        if _displaced(staged, entry, record, written=written) is None:
+            _recreate(staged, entry, record, kept.files[entry.path])
+
+
+def _reaches(tree: Tree, entry: Entry, mode: str | None, read: Callable[[Entry], bytes]) -> bool:
+    try:
+        return _has(tree, entry, mode, read)
+    except OSError as error:
+        if not is_unreachable(error):
+            raise
+        return False
+
+
+def _forget_laid(staged: int, plan: Plan) -> None:
+    for entry in plan.entries:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staging.again(entry), dir_fd=staged)
+
+
 def _take_away(tree: Tree, staged: int, entry: Entry, record: Record) -> bool:
     try:
+        if not _returned_edit(tree, staged, entry, record):
+            return False
         mode = tree.mode_of(entry.path)
         if mode is None or mode == "folder":
             return True  # not written yet, or the folder it was to replace
-        if not _has(tree, entry, entry.new, record.after):
-            return False
-        with tree.parent(entry.path) as (folder, name):
-            os.rename(name, staging.again(entry), src_dir_fd=folder, dst_dir_fd=staged)
+        return _has(tree, entry, entry.new, record.after) and _take(tree, staged, entry, record)
     except OSError as error:
         if not is_unreachable(error):
             raise
         # What it was to lie in was not made yet: a file or link of the base is still there.
     return True
+
+
+def _take(tree: Tree, staged: int, entry: Entry, record: Record) -> bool:
+    """Take the candidate's content from its path; put back what turns out to be an edit."""
+    _drop_taken(staged, entry, record)  # of a way back that was cut short
+    with tree.parent(entry.path) as (folder, name):
+        staging.move(folder, name, staged, staging.taken(entry))
+    failpoint("A16")
+    return _returned_edit(tree, staged, entry, record)
+
+
+def _returned_edit(tree: Tree, staged: int, entry: Entry, record: Record) -> bool:
+    """Say whether nothing but the candidate's was taken; put back what was."""
+    taken = staging.taken(entry)
+    if _is_of_candidate(staged, taken, entry, record):
+        return True
+    with contextlib.suppress(FileExistsError), tree.parent(entry.path) as (folder, name):
+        staging.move(staged, taken, folder, name)
+    return False
+
+
+def _is_of_candidate(staged: int, taken: bytes, entry: Entry, record: Record) -> bool:
+    if not staging.exists(staged, taken):
+        return True
+    found = git_mode(os.stat(taken, dir_fd=staged, follow_symlinks=False))
+    return found == entry.new and same_content(staged, taken, found, record.after(entry))
+
+
+def _drop_taken(staged: int, entry: Entry, record: Record) -> None:
+    taken = staging.taken(entry)
+    if _is_of_candidate(staged, taken, entry, record):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(taken, dir_fd=staged)
 
 
 def _restore_folder(tree: Tree, path: bytes, kept: Kept) -> None:
@@ -85,6 +162,8 @@ def _restore_folder(tree: Tree, path: bytes, kept: Kept) -> None:
 
 def _restore(tree: Tree, staged: int, entry: Entry, record: Record, before: Before) -> bool:
     try:
+        if not _returned_edit(tree, staged, entry, record):
+            return False
         mode = tree.mode_of(entry.path)
         if _has(tree, entry, entry.old, record.before):
             return True
@@ -93,12 +172,13 @@ def _restore(tree: Tree, staged: int, entry: Entry, record: Record, before: Befo
             return False
         source = _displaced(staged, entry, record, written=written)
         if source is None:
-            source = _recreate(staged, entry, record, before.files[entry.path])
+            source = staging.again(entry)
+            if not staging.exists(staged, source):
+                _recreate(staged, entry, record, before.files[entry.path])
+        if written and not _take(tree, staged, entry, record):
+            return False
         with tree.parent(entry.path) as (folder, name):
-            if written:
-                os.rename(source, name, src_dir_fd=staged, dst_dir_fd=folder)
-            else:
-                staging.move(staged, source, folder, name)
+            staging.move(staged, source, folder, name)
     except OSError as error:
         if not is_unreachable(error) and error.errno != errno.EEXIST:
             raise
@@ -123,7 +203,7 @@ def _displaced(staged: int, entry: Entry, record: Record, *, written: bool) -> b
     return None if is_new else name
 
 
-def _recreate(staged: int, entry: Entry, record: Record, kept: Kept) -> bytes:
+def _recreate(staged: int, entry: Entry, record: Record, kept: Kept) -> None:
     name = staging.again(entry)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=staged)
@@ -135,4 +215,3 @@ def _recreate(staged: int, entry: Entry, record: Record, kept: Kept) -> bytes:
         staging.create_file(staged, name, content, owner=owner, mode=kept.mode, like=kept)
     times = (kept.modified_ns, kept.modified_ns)
     os.utime(name, ns=times, dir_fd=staged, follow_symlinks=False)
-    return name

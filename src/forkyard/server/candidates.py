@@ -13,7 +13,7 @@ from forkyard.config import Layout
 from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
 from forkyard.model.application import Application
 from forkyard.model.candidate import Candidate
-from forkyard.model.ids import CandidateId, WorkspaceId, new_attempt_id
+from forkyard.model.ids import ApplicationId, CandidateId, WorkspaceId, new_attempt_id
 from forkyard.promotion.apply import Applications
 from forkyard.store.journal import Journal
 from forkyard.workspace.workspaces import Workspaces
@@ -65,6 +65,14 @@ class Candidates:
         """Put its bytes into a workspace, whose sandbox is ended first."""
         await self.workspaces.stop(workspace)
         return await self.applications.apply_to_workspace(candidate, workspace)
+
+    async def undo(self, application: ApplicationId, *, is_dry: bool) -> Application:
+        """Take an application back; the sandbox of a workspace is ended first."""
+        found = self.journal.state.applications.get(application)
+        workspace = None if found is None or found.target.startswith("/") else found.target
+        if workspace is not None and workspace in self.journal.state.workspaces:
+            await self.workspaces.stop(WorkspaceId(workspace))
+        return await self.applications.undo(application, is_dry=is_dry)
 
     async def collect_workspace(self, workspace: WorkspaceId) -> tuple[Candidate, bytes]:
         """Stop a workspace and collect its change against its snapshot.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forkyard.server import about, execs, runs, spaces
+from forkyard.server import about, applications, execs, runs, spaces
 from forkyard.server.table import Route
 from forkyard.wire.results import (
     ApplicationInfo,
@@ -11,6 +11,7 @@ from forkyard.wire.results import (
     RunInfo,
     RunSummary,
     SubmitRequest,
+    UndoRequest,
 )
 from forkyard.wire.schema import (
     DoctorReport,
@@ -37,6 +38,10 @@ _FOLLOW = {
     "follow": "true: go on until it is over.",
 }
 _STREAM = {"stream": "stdout (default) or stderr.", **_FOLLOW}
+_WHERE = {
+    "target": "Only those in this folder (absolute).",
+    "workspace": "Only those in this workspace.",
+}
 _ALL = {"all": "true: also those that serve runs."}
 
 
@@ -138,5 +143,11 @@ ROUTES: tuple[Route, ...] = (
          "application/json"),
     _row("POST", "/v1/candidates/{id}/apply", "Put it into a working tree", runs.apply_candidate,
          ApplicationInfo, ApplyRequest, status=201),
+    _row("GET", "/v1/applications", "List what was put where", applications.list_applications,
+         list[ApplicationInfo], query=_WHERE),
+    _row("GET", "/v1/applications/{id}", "Show what was put where",
+         applications.show_application, ApplicationInfo),
+    _row("POST", "/v1/applications/{id}/undo", "Take it back, every path or none",
+         applications.undo_application, ApplicationInfo, UndoRequest),
 )  # fmt: skip
 """Every route; the order is that of the description."""

@@ -18,6 +18,7 @@ from forkyard.model.application import Application
 from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
 from forkyard.model.ids import (
+    ApplicationId,
     CandidateId,
     ExecId,
     RunId,
@@ -167,6 +168,10 @@ class CandidateService(Protocol):
         self, candidate: CandidateId, workspace: WorkspaceId
     ) -> Application:
         """Put its bytes into a workspace."""
+        ...
+
+    async def undo(self, application: ApplicationId, *, is_dry: bool) -> Application:
+        """Take an application back, or only see whether it can be."""
         ...
 
     async def collect_workspace(self, workspace: WorkspaceId) -> tuple[Candidate, bytes]:

@@ -12,12 +12,6 @@ from forkyard.server.dispatch import Dispatcher
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The program runs on asyncio."""
-    return "asyncio"
-
-
 async def behind(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer what no row takes."""
     await Response("behind")(scope, receive, send)

@@ -20,12 +20,6 @@ from forkyard.store.journal import Journal
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The program runs on asyncio."""
-    return "asyncio"
-
-
 @dataclass(slots=True)
 class FakeClock:
     """A clock that is set by hand."""

@@ -28,12 +28,6 @@ from forkyard.wire.taskfile import RunRequest, StartRequest, TaskRequest
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """The program runs on asyncio."""
-    return "asyncio"
-
-
 @dataclass(slots=True)
 class FakeBuilder:
     """Builds at once, and remembers what it was asked."""

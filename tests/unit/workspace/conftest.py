@@ -11,12 +11,6 @@ from fakes.storage import Storage
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the server does."""
-    return "asyncio"
-
-
-@pytest.fixture
 def storage(tmp_path: Path) -> Iterator[Storage]:
     """Give services over an empty state directory."""
     home = tmp_path / "s"
