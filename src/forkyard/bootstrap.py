@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import shutil
 import signal
 import time
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from forkyard.base.clock import Clock, SystemClock
 from forkyard.base.durable import make_directory, write_file
+from forkyard.base.masking import Masker
+from forkyard.base.masking_log import mask_log
 from forkyard.candidate.collector import Collector
 from forkyard.config import FORMAT_VERSION, Layout, state_directory
 from forkyard.coordinator.coordinator import Coordinator
@@ -30,12 +33,14 @@ from forkyard.server.building import TemplateBuilds
 from forkyard.server.candidates import SCRATCH_PREFIX, Candidates
 from forkyard.server.collecting import AttemptCollector
 from forkyard.server.endpoint import listen
+from forkyard.server.secrets import SecretKeeper
 from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
 from forkyard.server.sessions import Sessions
 from forkyard.server.submission import Submission
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
+from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.snapshots import Snapshots
@@ -93,13 +98,21 @@ class _Maintenance:
 
 @asynccontextmanager
 async def assemble(
-    layout: Layout, clock: Clock, *, journal: Journal, stopping: asyncio.Event
+    layout: Layout,
+    clock: Clock,
+    *,
+    journal: Journal,
+    stopping: asyncio.Event,
+    masker: Masker | None = None,
 ) -> AsyncIterator[Services]:
     """Wire everything over an open journal, recover, and start working.
 
     Yields:
         What the server needs; on exit work stops and sandboxes go on.
     """
+    masker = masker or Masker()
+    secrets = SecretKeeper(Secrets(layout.secrets, clock), masker)
+    await secrets.load()
     fleet = LocalFleet(layout)
     collector = Collector(layout, clock)
     blobs = Blobs(layout.blobs)
@@ -154,6 +167,8 @@ async def assemble(
                 coordinator=coordinator, workspaces=workspaces, journal=journal
             ),
             sessions=sessions,
+            secrets=secrets,
+            masker=masker,
             started_at=clock.now(),
             stopping=stopping,
         )
@@ -221,6 +236,10 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+    masker = Masker()
+    mask_log(masker)
+    # A core file would hold every key; what is started from here may raise it again for itself.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     layout = Layout(state_directory())
     clock = SystemClock()
     journal = open_journal(layout, clock)
@@ -233,7 +252,7 @@ def serve(
             announce(f"Serving {layout.home}; Ctrl-C stops it, sandboxes go on.")
 
     try:
-        asyncio.run(_serve(layout, clock, journal, idle_seconds, ready))
+        asyncio.run(_serve(layout, clock, journal, masker, idle_seconds, ready))
     finally:
         journal.close()
 
@@ -242,13 +261,16 @@ async def _serve(
     layout: Layout,
     clock: Clock,
     journal: Journal,
+    masker: Masker,
     idle_seconds: float | None,
     on_ready: Callable[[], None],
 ) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with assemble(layout, clock, journal=journal, stopping=stopping) as services:
+    async with assemble(
+        layout, clock, journal=journal, stopping=stopping, masker=masker
+    ) as services:
         listener = listen(layout.api_socket)
         try:
             await answer(services, listener, idle_seconds=idle_seconds, on_ready=on_ready)

@@ -21,11 +21,12 @@ from forkyard.client.candidates import Candidates
 from forkyard.client.client import Client
 from forkyard.client.events import Events
 from forkyard.client.resources import Runs, Snapshots, Templates
+from forkyard.client.secrets import Secrets
 from forkyard.client.workspaces import Workspace, Workspaces
 
 T = TypeVar("T")
 
-_WRAPPED = (Events, Templates, Snapshots, Runs, Candidates, Workspaces, Workspace)
+_WRAPPED = (Events, Templates, Snapshots, Runs, Candidates, Workspaces, Workspace, Secrets)
 
 
 class _Loop:

@@ -10,6 +10,7 @@ from forkyard.client.candidates import Candidates
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
 from forkyard.client.resources import Runs, Snapshots, Templates
+from forkyard.client.secrets import Secrets
 from forkyard.client.session import Session
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces
@@ -51,6 +52,7 @@ class Client:
         self.workspaces = Workspaces(self._connection, self._session)
         self.runs = Runs(self._connection, self.events)
         self.candidates = Candidates(self._connection)
+        self.secrets = Secrets(self._connection)
 
     async def _revive(self) -> None:
         if self._start:

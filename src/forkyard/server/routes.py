@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forkyard.server import about, applications, execs, runs, spaces
+from forkyard.server import about, applications, execs, runs, secrets, spaces
 from forkyard.server.table import Route
 from forkyard.wire.results import (
     ApplicationInfo,
@@ -30,6 +30,7 @@ from forkyard.wire.schema import (
     WorkspaceInfo,
     WorkspaceRequest,
 )
+from forkyard.wire.secrets import SecretInfo, SecretRequest
 
 BYTES = "application/octet-stream"
 
@@ -87,6 +88,12 @@ ROUTES: tuple[Route, ...] = (
     _row("POST", "/v1/gc", "Remove what nothing needs", about.collect_garbage, GarbageReport),
     _row("GET", "/v1/sessions/{id}", "Be there, for ephemeral workspaces", about.session,
          "text/event-stream"),
+    # secrets
+    _row("GET", "/v1/secrets", "List secrets, not their values", secrets.list_secrets,
+         list[SecretInfo]),
+    _row("PUT", "/v1/secrets/{name}", "Keep a value under a name", secrets.set_secret,
+         SecretInfo, SecretRequest),
+    _row("DELETE", "/v1/secrets/{name}", "Remove a secret", secrets.delete_secret, Nothing),
     # templates
     _row("POST", "/v1/templates", "Keep a recipe under a name", spaces.apply_template,
          TemplateInfo, TemplateRequest, status=201),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forkyard.base.clock import Clock
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.model.application import Application
 from forkyard.model.candidate import Candidate
@@ -26,6 +27,7 @@ from forkyard.model.ids import (
     WorkspaceId,
 )
 from forkyard.model.run import Attempt, Run
+from forkyard.model.secret import Secret
 from forkyard.model.workspace import (
     Limits,
     NetworkPolicy,
@@ -179,6 +181,22 @@ class CandidateService(Protocol):
         ...
 
 
+class SecretService(Protocol):
+    """Keeps keys by name; gives none of them back."""
+
+    async def set(self, name: str, value: str) -> Secret:
+        """Keep a value, in place of an earlier one."""
+        ...
+
+    async def list(self) -> tuple[Secret, ...]:
+        """List them, without anything of a value."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove one."""
+        ...
+
+
 class MaintenanceService(Protocol):
     """Removes what nothing needs any more."""
 
@@ -218,6 +236,9 @@ class Services:
     candidates: CandidateService
     maintenance: MaintenanceService
     sessions: SessionService
+    secrets: SecretService
+    masker: Masker
+    """For whatever a sandbox printed, before anybody sees it."""
     started_at: str
     stopping: asyncio.Event
     """Set when the server is about to exit: streams end themselves then."""

@@ -1,0 +1,91 @@
+"""Routes of secrets, and what happens when one changes: masks first, then the disk, then others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from forkyard.base.masking import Masker
+from forkyard.errors import ForkyardError
+from forkyard.model.secret import Secret
+from forkyard.server.table import Call
+from forkyard.store.secrets import Secrets
+from forkyard.wire.schema import Nothing
+from forkyard.wire.secrets import SecretInfo, SecretRequest
+
+TELL_SECONDS = 10.0
+"""Whoever must hear of a change and does not by then hears of it when it next asks."""
+
+_LOG = logging.getLogger("forkyard.server")
+
+
+class SecretKeeper:
+    """Implements `SecretService`: one change at a time."""
+
+    def __init__(
+        self,
+        store: Secrets,
+        masker: Masker,
+        on_change: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            store: Where secrets lie.
+            masker: Learns every value before anybody else gets it.
+            on_change: Awaited after each change; what goes wrong there does not undo the change.
+        """
+        self._store = store
+        self._masker = masker
+        self._on_change = on_change
+        self._lock = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Mask what is there; call it before any output is shown or kept."""
+        self._masker.replace(await asyncio.to_thread(self._store.values))
+
+    async def set(self, name: str, value: str) -> Secret:
+        """Keep a value; see `Secrets.set`."""
+        async with self._lock:
+            row = await asyncio.to_thread(self._store.set, name, value)
+            self._masker.replace({name: value})
+            await self._tell()
+        return row
+
+    async def list(self) -> tuple[Secret, ...]:
+        """List secrets; see `Secrets.list`."""
+        return await asyncio.to_thread(self._store.list)
+
+    async def delete(self, name: str) -> None:
+        """Remove a secret; see `Secrets.delete`. Its value is masked until the server ends."""
+        async with self._lock:
+            await asyncio.to_thread(self._store.delete, name)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        if self._on_change is None:
+            return
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                await self._on_change()
+        except (ForkyardError, OSError) as error:
+            _LOG.warning("A changed secret is not told yet: %s", type(error).__name__)
+
+
+async def set_secret(call: Call) -> SecretInfo:
+    """Keep a value under a name."""
+    value = call.asked(SecretRequest).value
+    row = await call.services.secrets.set(call.parameters["name"], value)
+    return SecretInfo.model_validate(row)
+
+
+async def list_secrets(call: Call) -> list[SecretInfo]:
+    """List secrets by name."""
+    return [SecretInfo.model_validate(row) for row in await call.services.secrets.list()]
+
+
+async def delete_secret(call: Call) -> Nothing:
+    """Remove a secret."""
+    await call.services.secrets.delete(call.parameters["name"])
+    return Nothing()
