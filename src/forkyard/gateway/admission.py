@@ -1,26 +1,38 @@
-"""Who may send a request now: budgets, the ledger and a fair queue put together.
+"""Who may send a request now: budgets, the ledger and a fair line put together.
 
 Use, by the HTTP side, for one request of one workspace:
 
-    reservation = await admission.admit(workspace, ask, provider=..., price=...)    # may wait
+    reservation = await admission.admit(workspace, ask, provider=..., model=..., price=...)
     ...send with reservation.output_tokens as the limit...
     await admission.settle(reservation, outcome=..., tokens=..., status=...)
 
 Exactly one of `settle` and `release` follows each `admit` that returned. Between attempts the
-queue goes round; within one attempt it is first come, first served.
+line goes round; within one attempt it is first come, first served. Decisions are made in memory
+by one thread, so two of them never race; the file's own CHECK would stop a wrong one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
-from forkyard.gateway.budget import Ask
+from forkyard.errors import InternalError, NotFoundError
+from forkyard.gateway.accounts import Account, Accounts
+from forkyard.gateway.budget import Admit, Ask, Level, Refuse, Wait, decide
 from forkyard.gateway.interface import LedgerEntry, Outcome, RunStatus
 from forkyard.gateway.ledger import Ledger
-from forkyard.gateway.prices import ModelPrice
+from forkyard.gateway.line import Line, Reservation, Waiting
+from forkyard.gateway.prices import ModelPrice, cost_micro_usd
+from forkyard.gateway.rows import NewReservation, Settlement
 from forkyard.model.budget import Grant, TokenCounts
-from forkyard.model.ids import RunId, WorkspaceId
+from forkyard.model.ids import AttemptId, RunId, WorkspaceId
+
+MOST_REFUSALS = 100
+"""Of one workspace that are entered one by one; an agent that goes on asking is only counted."""
+MOST_TOKENS = 1_000_000_000
+"""Of one request that is believed; a provider that reports more reports nonsense."""
 
 
 class RefusedError(Exception):
@@ -34,41 +46,53 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """The right to send one request."""
-
-    id: str
-    grant: Grant
-    provider: str
-    model: str
-    price: ModelPrice | None
-    input_tokens: int
-    output_tokens: int
-    """The limit to send: less than what was asked for when it was clamped."""
-    micro_usd: int | None
-    """Upper bound of its cost; None: unpriced."""
-    is_clamped: bool
-
-
 class Admission:
     """All grants, their balances, and who waits."""
 
     def __init__(self, ledger: Ledger) -> None:
         """Take an open ledger, which stays the caller's to close."""
         self._ledger = ledger
+        self._accounts = Accounts()
+        self._lines: dict[RunId, Line] = {}
+        self._open: dict[str, Reservation] = {}
+        self._followers: set[_Follower] = set()
 
     async def grant(self, grant: Grant) -> None:
-        """Let a workspace in, or change its grant; again with the same is fine."""
-        raise NotImplementedError
+        """Let a workspace in, or change its grant; again with the same is fine.
+
+        Raises:
+            StoreError: The ledger cannot be written.
+
+        Durability:
+            The limits are in the ledger before this returns.
+        """
+        standing = await self._ledger.set_budgets(grant)
+        self._accounts.let_in(grant, standing)
+        self._lines.setdefault(grant.run, Line())
+        self._move(grant.run)
 
     def revoke(self, workspace: WorkspaceId) -> None:
         """Refuse what a workspace waits for and whatever it asks later; in flight stays open."""
-        raise NotImplementedError
+        account = self._accounts.let_out(workspace)
+        if account is None:
+            return
+        run = account.grant.run
+        line = self._lines[run]
+        for waiting in tuple(line.of(workspace)):
+            line.leave(waiting, is_served=False)
+            if not waiting.turn.done():
+                waiting.turn.set_exception(
+                    RefusedError(Outcome.REFUSED_LIMIT, "this workspace is no longer let in")
+                )
+        self._accounts.forget_idle(account.grant)
+        if not self._accounts.of_run(run):
+            del self._lines[run]
+        self._move(run)
 
     def grant_of(self, workspace: WorkspaceId) -> Grant | None:
         """Give a workspace's grant; None: not let in yet, or no more."""
-        raise NotImplementedError
+        account = self._accounts.of_workspace.get(workspace)
+        return None if account is None else account.grant
 
     async def admit(
         self,
@@ -81,17 +105,57 @@ class Admission:
     ) -> Reservation:
         """Wait for a request's turn and reserve for it.
 
+        Args:
+            workspace: Whose listener it came in by.
+            ask: What it may cost; its `bound` is made of the same `price`.
+            provider: Name of the provider it goes to.
+            model: Name of the model it asks for.
+            price: Settles it later, too.
+
         Raises:
-            RefusedError: By a budget, the grant's request limit, or revoked.
+            RefusedError: By a budget, by the grant's request limit, or it is revoked.
+            NotFoundError: The workspace was never let in.
             StoreError: The ledger cannot be written: nothing may be sent.
 
         Cancellation:
-            At any point nothing of it stays reserved or queued.
+            At any point nothing of it stays reserved or in line.
 
         Durability:
             The reservation is on disk before this returns.
         """
-        raise NotImplementedError
+        account = self._account(workspace)
+        waiting = Waiting(
+            grant=account.grant,
+            ask=ask,
+            provider=provider,
+            model=model,
+            price=price,
+            turn=asyncio.get_running_loop().create_future(),
+        )
+        run = account.grant.run
+        self._lines[run].join(waiting)
+        self._move(run)
+        try:
+            reservation = await waiting.turn
+        except asyncio.CancelledError:
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                if waiting.turn.exception() is None:
+                    self._give_back(waiting.turn.result(), None)
+            elif (line := self._lines.get(run)) is not None:
+                line.leave(waiting, is_served=False)
+                self._move(run)
+            raise
+        try:
+            await self._ledger.reserve(_row(reservation))
+        except BaseException:
+            # steps take effect in the order they were asked for: the row, if it is ever
+            # written, is written before this takes it away
+            self._ledger.release(reservation.id).add_done_callback(
+                partial(self._released, reservation)
+            )
+            raise
+        self._open[reservation.id] = reservation
+        return reservation
 
     async def settle(
         self,
@@ -107,7 +171,7 @@ class Admission:
         """Book what a request used, and let the next in line try.
 
         Args:
-            reservation: From `admit`; settling it twice is an InternalError.
+            reservation: From `admit`.
             outcome: How it ended.
             tokens: What the provider told, or a bound made of what it told (`is_estimated`);
                 TokenCounts() where it certainly used nothing; None: nobody knows, so it is
@@ -117,14 +181,54 @@ class Admission:
             first_byte_milliseconds: From sending to the first byte of the answer's body.
             detail: A clause for a person.
 
+        Raises:
+            InternalError: It was settled or released already.
+            StoreError: The ledger cannot be written; it stays reserved in the file, and the next
+                start of the gateway settles it at its upper bound.
+
         Cancellation:
-            The settlement goes on.
+            It is settled all the same.
+
+        Durability:
+            On disk before this returns.
         """
-        raise NotImplementedError
+        self._close(reservation)
+        told = tokens if tokens is not None and _is_credible(tokens) else None
+        if told is None:
+            used = TokenCounts(input=reservation.input_tokens, output=reservation.output_tokens)
+            cost = reservation.micro_usd
+        else:
+            used = told
+            cost = cost_micro_usd(reservation.price, told)
+            if is_estimated and cost is not None and reservation.micro_usd is not None:
+                cost = min(cost, reservation.micro_usd)
+        settlement = Settlement(
+            outcome=outcome,
+            tokens=used,
+            micro_usd=cost,
+            is_estimated=is_estimated or told is None,
+            status=status,
+            first_byte_milliseconds=first_byte_milliseconds,
+            detail=detail,
+        )
+        done = self._ledger.settle(reservation.id, settlement)
+        done.add_done_callback(partial(self._settled, reservation))
+        return await asyncio.shield(done)
 
     async def release(self, reservation: Reservation) -> None:
-        """Give a reservation back: the request was never sent. Leaves no entry."""
-        raise NotImplementedError
+        """Give a reservation back: the request was never sent. Leaves no entry.
+
+        Raises:
+            InternalError: It was settled or released already.
+            StoreError: The ledger cannot be written; the next start settles it at its bound.
+
+        Cancellation:
+            It is released all the same.
+        """
+        self._close(reservation)
+        done = self._ledger.release(reservation.id)
+        done.add_done_callback(partial(self._released, reservation))
+        await asyncio.shield(done)
 
     async def refuse(
         self,
@@ -136,13 +240,208 @@ class Admission:
         status: int,
         detail: str,
     ) -> None:
-        """Enter a request that was refused before it asked for a reservation."""
-        raise NotImplementedError
+        """Enter a request that was refused or found wrong before it asked for a reservation.
+
+        Raises:
+            NotFoundError: The workspace was never let in.
+        """
+        account = self._account(workspace)
+        settlement = Settlement(outcome=outcome, status=status, detail=detail)
+        account.refuse(detail, is_final=False)
+        self._record(account, provider, model, settlement)
+        self.touched(account.grant.run)
 
     def status(self, run: RunId) -> RunStatus | None:
-        """Say what a run and its workspaces spend, hold and wait for; None: none is let in."""
-        raise NotImplementedError
+        """Say what a run and its workspaces spend, hold and wait for; None: none is let in.
 
-    def changes(self) -> AsyncIterator[RunStatus]:
-        """Follow every run, each change of one merged with those that follow at once."""
-        raise NotImplementedError
+        Waiting for a provider's rate is not in it: governors know that.
+        """
+        accounts = self._accounts.of_run(run)
+        if not accounts:
+            return None
+        line = self._lines[run]
+        balance = self._accounts.runs[run]
+        return RunStatus(
+            run=run,
+            budget=balance.budget,
+            spent_tokens=balance.spent_tokens,
+            spent_micro_usd=balance.spent_micro_usd,
+            reserved_tokens=balance.reserved_tokens,
+            reserved_micro_usd=balance.reserved_micro_usd,
+            grants=tuple(
+                self._accounts.status(
+                    account,
+                    waiting=sum(1 for _ in line.of(account.grant.workspace)),
+                    position=line.position(account.grant.attempt),
+                )
+                for account in accounts
+            ),
+        )
+
+    async def changes(self) -> AsyncIterator[RunStatus]:
+        """Follow every run; changes of one that come while nobody reads are told as one."""
+        follower = _Follower(self._accounts.runs)
+        self._followers.add(follower)
+        try:
+            while True:
+                await follower.event.wait()
+                follower.event.clear()
+                while follower.runs:
+                    status = self.status(follower.runs.pop())
+                    if status is not None:
+                        yield status
+        finally:
+            self._followers.discard(follower)
+
+    def touched(self, run: RunId) -> None:
+        """Tell those who follow that something of a run has changed."""
+        for follower in self._followers:
+            follower.runs.add(run)
+            follower.event.set()
+
+    def attempt_touched(self, attempt: AttemptId) -> None:
+        """Do the same by attempt; a governor's `on_change`."""
+        for account in self._accounts.of_workspace.values():
+            if account.grant.attempt == attempt:
+                self.touched(account.grant.run)
+
+    def _account(self, workspace: WorkspaceId) -> Account:
+        account = self._accounts.of_workspace.get(workspace)
+        if account is None:
+            raise NotFoundError(f"cannot let {workspace} ask a model: it has no grant")
+        return account
+
+    def _close(self, reservation: Reservation) -> None:
+        if self._open.pop(reservation.id, None) is None:
+            raise InternalError(f"cannot settle {reservation.id}: it is not open")
+
+    def _move(self, run: RunId) -> None:
+        """Serve everyone whose turn it is, until the next in line has to wait."""
+        line = self._lines.get(run)
+        while line is not None and self._serve_one(line):
+            pass
+        self.touched(run)
+
+    def _serve_one(self, line: Line) -> bool:
+        for waiting in line.first_of_each():
+            if waiting.turn.done():  # its task was cancelled at this very moment
+                line.leave(waiting, is_served=False)
+                return True
+            grant = waiting.grant
+            account = self._accounts.of_workspace[grant.workspace]
+            most = account.grant.most_requests
+            if most is not None and self._accounts.requests[grant.attempt] >= most:
+                reason = f"the attempt has made its {most} requests"
+                self._refuse(line, waiting, Outcome.REFUSED_LIMIT, reason)
+                return True
+            if account.in_flight >= max(1, account.grant.most_concurrent):
+                continue
+            match decide(
+                waiting.ask,
+                self._accounts.attempts[grant.attempt],
+                self._accounts.runs[grant.run],
+                sharers=self._accounts.sharers(grant.run),
+            ):
+                case Admit() as admitted:
+                    self._admit(line, waiting, admitted)
+                    return True
+                case Refuse(reason=reason):
+                    self._refuse(line, waiting, Outcome.REFUSED_BUDGET, reason)
+                    return True
+                case Wait(level=Level.RUN):
+                    # who comes later must not take what this one waits for
+                    return False
+                case Wait():
+                    continue
+        return False
+
+    def _admit(self, line: Line, waiting: Waiting, admitted: Admit) -> None:
+        line.leave(waiting, is_served=True)
+        self._accounts.reserve(waiting.grant, admitted.tokens, admitted.micro_usd or 0)
+        waiting.turn.set_result(
+            Reservation(
+                id=uuid.uuid4().hex,
+                grant=waiting.grant,
+                provider=waiting.provider,
+                model=waiting.model,
+                price=waiting.price,
+                input_tokens=waiting.ask.input_tokens,
+                output_tokens=admitted.output_tokens,
+                micro_usd=admitted.micro_usd,
+                is_clamped=admitted.output_tokens < waiting.ask.output_tokens,
+            )
+        )
+
+    def _refuse(self, line: Line, waiting: Waiting, outcome: Outcome, reason: str) -> None:
+        line.leave(waiting, is_served=True)
+        account = self._accounts.of_workspace[waiting.grant.workspace]
+        account.refuse(reason, is_final=True)
+        settlement = Settlement(outcome=outcome, status=None, detail=reason)
+        self._record(account, waiting.provider, waiting.model, settlement)
+        waiting.turn.set_exception(RefusedError(outcome, reason))
+
+    def _record(self, account: Account, provider: str, model: str, settlement: Settlement) -> None:
+        if account.refused <= MOST_REFUSALS:
+            self._ledger.record(
+                account.grant, provider=provider, model=model, settlement=settlement
+            ).add_done_callback(_looked_at)
+
+    def _settled(self, reservation: Reservation, done: asyncio.Future[LedgerEntry]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            # it may have cost all of it, and must not keep others waiting for ever
+            spent = (reservation.tokens, reservation.micro_usd or 0)
+        else:
+            entry = done.result()
+            spent = (entry.tokens.total, entry.micro_usd or 0)
+            account = self._accounts.of_workspace.get(reservation.grant.workspace)
+            if account is not None:
+                account.ended(entry)
+        self._give_back(reservation, spent)
+
+    def _released(self, reservation: Reservation, done: asyncio.Future[None]) -> None:
+        is_known = not done.cancelled() and done.exception() is None
+        self._give_back(
+            reservation, None if is_known else (reservation.tokens, reservation.micro_usd or 0)
+        )
+
+    def _give_back(self, reservation: Reservation, spent: tuple[int, int] | None) -> None:
+        grant = reservation.grant
+        reserved = (reservation.tokens, reservation.micro_usd or 0)
+        self._accounts.give_back(grant, reserved, spent)
+        self._accounts.forget_idle(grant)
+        self._move(grant.run)
+
+
+class _Follower:
+    """One reader of changes and what it has not been told yet."""
+
+    def __init__(self, runs: Mapping[RunId, object]) -> None:
+        self.runs: set[RunId] = set(runs)
+        self.event = asyncio.Event()
+        self.event.set()
+
+
+def _row(reservation: Reservation) -> NewReservation:
+    return NewReservation(
+        id=reservation.id,
+        grant=reservation.grant,
+        provider=reservation.provider,
+        model=reservation.model,
+        input_tokens=reservation.input_tokens,
+        output_tokens=reservation.output_tokens,
+        micro_usd=reservation.micro_usd,
+        price_version="" if reservation.price is None else reservation.price.version,
+    )
+
+
+def _is_credible(tokens: TokenCounts) -> bool:
+    counts = (
+        *(tokens.input, tokens.cache_read, tokens.cache_write, tokens.cache_write_long),
+        *(tokens.output, tokens.reasoning),
+    )
+    return all(0 <= count <= MOST_TOKENS for count in counts)
+
+
+def _looked_at(done: asyncio.Future[LedgerEntry]) -> None:
+    if not done.cancelled():
+        done.exception()  # a refusal that cannot be entered is told to the agent all the same

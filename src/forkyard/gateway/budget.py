@@ -13,8 +13,10 @@ from enum import StrEnum
 from forkyard.gateway.prices import Bound
 from forkyard.model.budget import Budget
 
-COMFORTABLE_TOKENS = 15_360
-"""Output beyond the least that hardly any step of an agent passes: it does not wait for more."""
+FLOOR_TOKENS = 1_024
+"""Output, beside thinking, below which a request is not worth its input's price."""
+COMFORTABLE_TOKENS = 16_384
+"""Output, beside thinking, that hardly any step of an agent passes: it does not wait for more."""
 
 _UNPRICED = "is in money and the model has no known price"
 
@@ -34,15 +36,20 @@ class Ask:
     """Upper bound, from `prices.most_input_tokens`."""
     output_tokens: int
     """The limit that the agent asked for, the provider's and the policy's limits applied."""
-    least_output_tokens: int
-    """Less is refused: its thinking budget and a floor, or all of it where it asked for less."""
+    thinking_tokens: int = 0
+    """Its explicit thinking budget: a limit below this is an error at the provider."""
     bound: Bound | None = None
     """In money; None: the model has no known price."""
 
     @property
+    def floor(self) -> int:
+        """Give the least output that it is sent with."""
+        return min(self.output_tokens, self.thinking_tokens + FLOOR_TOKENS)
+
+    @property
     def comfortable(self) -> int:
         """Give the output that it does not wait for more than."""
-        return min(self.output_tokens, self.least_output_tokens + COMFORTABLE_TOKENS)
+        return min(self.output_tokens, self.thinking_tokens + COMFORTABLE_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +153,7 @@ def decide(ask: Ask, attempt: Balance, run: Balance, *, sharers: int = 1) -> Dec
     wanted = ask.comfortable
     for level, balance in levels:
         if balance.in_flight == 0 and free[level] < wanted:
-            if free[level] < ask.least_output_tokens:
+            if free[level] < ask.floor:
                 return Refuse(level=level, reason=_reason(ask, level, balance))
             wanted = free[level]
     now = min(free.values())
@@ -178,12 +185,12 @@ def _reason(ask: Ask, level: Level, balance: Balance) -> str:
     if (tokens := balance.free_tokens) is not None:
         parts.append(
             f"{tokens} of {balance.budget.tokens} tokens are left,"
-            f" the request may need {ask.input_tokens + ask.least_output_tokens}"
+            f" the request may need {ask.input_tokens + ask.floor}"
         )
     if (micro_usd := balance.free_micro_usd) is not None and ask.bound is not None:
         parts.append(
             f"{dollars(micro_usd)} of {dollars(balance.budget.micro_usd or 0)} are left,"
-            f" the request may need {dollars(ask.bound.micro_usd(ask.least_output_tokens))}"
+            f" the request may need {dollars(ask.bound.micro_usd(ask.floor))}"
         )
     return f"{_whose(level)} is used up: " + "; ".join(parts)
 

@@ -2,72 +2,55 @@
 
 Owns the thread that alone writes the file (`ledger_file.py` says what is in it). Whatever is
 asked for while one commit is being synced goes into the next one together, so the cost of a
-request does not grow with their number. Operations take effect in the order of the calls.
+request does not grow with their number. Steps take effect in the order of the calls.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from forkyard.base.clock import Clock, SystemClock
-from forkyard.gateway.interface import LedgerEntry, Outcome
-from forkyard.model.budget import Budget, Grant, TokenCounts
+from forkyard.errors import ForkyardError, StoreError
+from forkyard.gateway.interface import LedgerEntry
+from forkyard.gateway.ledger_file import LedgerFile
+from forkyard.gateway.ledger_schema import ledger_error
+from forkyard.gateway.rows import NewReservation, Settlement, Standing, Totals
+from forkyard.model.budget import Grant
 from forkyard.model.ids import AttemptId, RunId, WorkspaceId
 
+MOST_STEPS = 512
+"""In one commit: the first of them must not wait long for the last."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """What one attempt or run has spent and holds reserved, as the file tells it."""
-
-    spent_tokens: int = 0
-    spent_micro_usd: int = 0
-    overrun_tokens: int = 0
-    """Reported by a provider beyond the upper bound and beyond the budget: its breach, not ours."""
-    overrun_micro_usd: int = 0
-    reserved_tokens: int = 0
-    reserved_micro_usd: int = 0
-    requests: int = 0
-    """Ever reserved for."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewReservation:
-    """One request that is about to be sent."""
-
-    id: str
-    grant: Grant
-    provider: str
-    model: str
-    input_tokens: int
-    """Upper bound."""
-    output_tokens: int
-    """The limit that it is sent with."""
-    micro_usd: int | None
-    """Upper bound; None: unpriced."""
-    price_version: str
-
-    @property
-    def tokens(self) -> int:
-        """Give what a token budget counts at most."""
-        return self.input_tokens + self.output_tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """How one request ended and what it used."""
-
-    outcome: Outcome
-    tokens: TokenCounts
-    micro_usd: int | None
-    is_estimated: bool = False
-    status: int | None = None
-    first_byte_milliseconds: int | None = None
-    detail: str = ""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    step: Callable[[], object]
+    finish: Callable[[object | ForkyardError], None]
+    loop: asyncio.AbstractEventLoop
 
 
 class Ledger:
     """An open ledger; one process has it at a time."""
+
+    def __init__(self, file: LedgerFile, clock: Clock) -> None:
+        """Use `open`."""
+        self._file = file
+        self._clock = clock
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._broken: StoreError | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
+        self._thread.start()
 
     @classmethod
     async def open(
@@ -80,14 +63,18 @@ class Ledger:
         Raises:
             StoreError: Held by another process, damaged, unfit file system, no permission.
         """
-        raise NotImplementedError
+        time = clock or SystemClock()
+        file = await asyncio.to_thread(
+            partial(LedgerFile.open, path, at=time.now(), allow_volatile=allow_volatile)
+        )
+        return cls(file, time)
 
     @property
     def id(self) -> str:
         """Name this file: sequence numbers of another one mean nothing here."""
-        raise NotImplementedError
+        return self._file.id
 
-    async def set_budgets(self, grant: Grant) -> tuple[Totals, Totals]:
+    async def set_budgets(self, grant: Grant) -> Standing:
         """Write a grant's limits into the file, which then keeps them itself.
 
         A limit below what is spent and reserved already becomes just that.
@@ -95,9 +82,9 @@ class Ledger:
         Returns:
             What its attempt and its run have spent so far.
         """
-        raise NotImplementedError
+        return await self._ask(partial(self._file.set_budgets, grant))
 
-    async def reserve(self, row: NewReservation) -> None:
+    def reserve(self, row: NewReservation) -> asyncio.Future[None]:
         """Hold back what a request may cost.
 
         Raises:
@@ -105,50 +92,139 @@ class Ledger:
             StoreError: The file cannot be written.
 
         Durability:
-            On disk before this returns: only then may the request be sent.
+            On disk once the future is done: only then may the request be sent.
 
         Cancellation:
             The row may be written all the same: `release` it.
         """
-        raise NotImplementedError
+        return self._ask(partial(self._file.reserve, row))
 
-    async def settle(self, id_: str, settlement: Settlement) -> LedgerEntry:
+    def settle(self, id_: str, settlement: Settlement) -> asyncio.Future[LedgerEntry]:
         """Turn a reservation into what was really spent.
 
+        Raises:
+            InternalError: Nothing is reserved under this name.
+            StoreError: The file cannot be written; the next start settles at the upper bound.
+
         Durability:
-            On disk before this returns.
+            On disk once the future is done.
+
+        Cancellation:
+            It is settled all the same.
         """
-        raise NotImplementedError
+        return self._ask(partial(self._file.settle, id_, settlement, self._clock.now()))
 
-    async def release(self, id_: str) -> None:
+    def release(self, id_: str) -> asyncio.Future[None]:
         """Give a reservation back: nothing was sent. One that does not exist is fine."""
-        raise NotImplementedError
+        return self._ask(partial(self._file.release, id_))
 
-    async def record(
+    def record(
         self, grant: Grant, *, provider: str, model: str, settlement: Settlement
-    ) -> LedgerEntry:
+    ) -> asyncio.Future[LedgerEntry]:
         """Enter a request that was never reserved for: refused, or wrong. It spends nothing."""
-        raise NotImplementedError
+        step = partial(
+            self._file.record,
+            grant,
+            provider=provider,
+            model=model,
+            settlement=settlement,
+            at=self._clock.now(),
+        )
+        return self._ask(step)
 
     async def entries_after(self, sequence: int, *, limit: int = 1000) -> tuple[LedgerEntry, ...]:
         """Read settled entries in the order of their sequence numbers."""
-        raise NotImplementedError
+        return await self._ask(partial(self._file.entries_after, sequence, limit))
 
     async def entries_of(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
         """Read everything that one workspace asked for."""
-        raise NotImplementedError
+        return await self._ask(partial(self._file.entries_of, workspace))
 
     async def attempt_totals(self, attempt: AttemptId) -> Totals:
         """Read one attempt's totals."""
-        raise NotImplementedError
+        return await self._ask(partial(self._file.totals, "attempt", attempt))
 
     async def run_totals(self, run: RunId) -> Totals:
         """Read one run's totals."""
-        raise NotImplementedError
+        return await self._ask(partial(self._file.totals, "run", run))
 
     async def close(self) -> None:
-        """Write what was asked for, then let go of the file."""
-        raise NotImplementedError
+        """Write what was asked for, then let go of the file. Doing so twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _ask(self, step: Callable[[], T]) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        if self._is_closed:
+            future.set_exception(
+                StoreError(
+                    "cannot write the ledger: it is closed",
+                    hint="Ask again when the gateway has started anew.",
+                )
+            )
+            return future
+
+        result: list[T] = []
+
+        def finish(failure: object | ForkyardError) -> None:
+            if future.done():
+                return
+            if isinstance(failure, ForkyardError):
+                future.set_exception(failure)
+            else:
+                future.set_result(result[0])
+
+        self._jobs.put(_Job(lambda: result.append(step()), finish, loop))
+        return future
+
+    def _write(self) -> None:
+        is_last = False
+        while not is_last:
+            batch: list[_Job] = []
+            job = self._jobs.get()
+            while job is not None:
+                batch.append(job)
+                if len(batch) == MOST_STEPS:
+                    break
+                try:
+                    job = self._jobs.get_nowait()
+                except Empty:
+                    break
+            is_last = job is None
+            if batch:
+                self._commit(batch)
+        self._file.close()
+
+    def _commit(self, batch: list[_Job]) -> None:
+        outcomes: list[object | ForkyardError]
+        if self._broken is None:
+            try:
+                outcomes = list(self._file.atomically([job.step for job in batch]))
+            except sqlite3.Error as error:
+                failure = ledger_error("write", error)
+                outcomes = [failure] * len(batch)
+                if (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_IOERR:
+                    # the kernel may have dropped the pages that it could not write: another
+                    # fsync would succeed and mean nothing
+                    self._broken = failure
+        else:
+            outcomes = [self._broken] * len(batch)
+        for loop in {job.loop for job in batch}:
+            done = [
+                (job.finish, outcome)
+                for job, outcome in zip(batch, outcomes, strict=True)
+                if job.loop is loop
+            ]
+            try:
+                loop.call_soon_threadsafe(_finish, done)
+            except RuntimeError:  # that loop is closed: nobody waits any more
+                continue
 
 
-__all__ = ["Budget", "Ledger", "NewReservation", "Settlement", "Totals"]
+def _finish(done: list[tuple[Callable[[object | ForkyardError], None], object]]) -> None:
+    for finish, outcome in done:
+        finish(outcome)

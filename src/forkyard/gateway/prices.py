@@ -149,26 +149,17 @@ class Bound:
         return asked if self.output_rate == 0 else min(asked, left // self.output_rate)
 
 
-def bound_of(
-    price: ModelPrice,
-    input_tokens: int,
-    *,
-    may_write_cache: bool = True,
-    may_keep_long: bool = True,
-) -> Bound:
+def bound_of(price: ModelPrice, input_tokens: int, *, has_long_cache: bool = True) -> Bound:
     """Bound what a request can cost: each input token at the dearest rate it could be billed at.
 
     Args:
         price: Of its model.
         input_tokens: At least as many as the provider can count.
-        may_write_cache: False only when the provider cannot bill anything as written to a cache.
-        may_keep_long: False only when the body cannot ask for a cache of an hour.
+        has_long_cache: False only when the body cannot ask for a cache of an hour.
     """
-    rates = [price.input, price.cache_read]
-    if may_write_cache:
-        rates.append(price.cache_write)
-        if may_keep_long:
-            rates.append(price.cache_write_long)
+    rates = [price.input, price.cache_read, price.cache_write]
+    if has_long_cache:
+        rates.append(price.cache_write_long)
     return Bound(
         input_total=input_tokens * max(rate.most(input_tokens) for rate in rates),
         output_rate=price.output.most(input_tokens),
