@@ -37,6 +37,8 @@ class FakeFleet:
     start_errors: list[WorkspaceError] = field(default_factory=list)
     """Each fails one start."""
     stop_errors: list[WorkspaceError] = field(default_factory=list)
+    prepared: dict[WorkspaceId, SandboxSpec] = field(default_factory=dict)
+    """Made ahead, and neither started nor stopped yet."""
     _sandboxes: dict[WorkspaceId, SandboxSpec] = field(default_factory=dict)
     _results: dict[tuple[WorkspaceId, ExecId], asyncio.Future[ExecResult]] = field(
         default_factory=dict
@@ -80,6 +82,7 @@ class FakeFleet:
         known = self._sandboxes.get(spec.workspace)
         if known is not None and known.epoch == spec.epoch:
             return
+        self.prepared.pop(spec.workspace, None)
         if self.start_errors:
             raise self.start_errors.pop()
         taken = {sandbox.slot for sandbox in self._sandboxes.values()}
@@ -89,6 +92,13 @@ class FakeFleet:
             raise WorkspaceError(f"cannot start {spec.workspace}: it has no upper directory")
         self.started.append(spec)
         self._sandboxes[spec.workspace] = spec
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Keep one made ahead."""
+        await asyncio.sleep(0)
+        if not self.layout.upper(spec.workspace).is_dir():
+            raise WorkspaceError(f"cannot prepare {spec.workspace}: it has no upper directory")
+        self.prepared[spec.workspace] = spec
 
     async def exec(self, spec: ExecSpec, *, epoch: int) -> ExecResult:
         """Run what the scripts say, or attach to it."""
@@ -138,6 +148,7 @@ class FakeFleet:
 
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
         """End a sandbox of that epoch and its commands."""
+        self.prepared.pop(workspace, None)
         await asyncio.sleep(0)
         if self.stop_errors:
             raise self.stop_errors.pop()

@@ -152,7 +152,10 @@ class Reaper:
         if not self.layout.workspaces.is_dir():
             return told
         for path in sorted(self.layout.workspaces.iterdir()):
-            row = self.journal.state.workspaces.get(WorkspaceId(path.name))
+            workspace = WorkspaceId(path.name)
+            row = self.journal.state.workspaces.get(workspace)
+            if workspace in self.journal.state.spares:
+                continue
             if row is None or row.state is WorkspaceState.DELETED:
                 told.extend(await self._discard(path))
         return told

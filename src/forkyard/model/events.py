@@ -14,12 +14,13 @@ from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
 from forkyard.model.run import Attempt, Run
 from forkyard.model.verdict import Evaluation
-from forkyard.model.workspace import Snapshot, Template, Workspace
+from forkyard.model.workspace import Snapshot, Spare, Template, Workspace
 
 Entity = (
     Template
     | Snapshot
     | Workspace
+    | Spare
     | Exec
     | Run
     | Attempt

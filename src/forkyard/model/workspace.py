@@ -211,3 +211,20 @@ class Workspace:
     trouble: str | None = None
     owner: str | None = None
     """The attempt or evaluation it serves; None for a person's own."""
+
+
+class SpareState(StrEnum):
+    """A spare waits for its workspace; then it is over, whether it was taken or removed."""
+
+    WAITING = "waiting"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A sandbox made ahead of time, under the name that the next workspace will have."""
+
+    id: WorkspaceId
+    slot: int
+    state: SpareState
+    created_at: str

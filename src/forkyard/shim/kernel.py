@@ -133,6 +133,15 @@ def clone_mount(directory: int, target: str, *, user_namespace: int | None, read
 
     Needs kernel 5.19 where overlayfs is stacked on the result.
     """
+    tree = clone_tree(directory, user_namespace=user_namespace, readonly=readonly)
+    try:
+        attach(tree, target)
+    finally:
+        os.close(tree)
+
+
+def clone_tree(directory: int, *, user_namespace: int | None = None, readonly: bool = False) -> int:
+    """Give a mount of an open directory that is attached nowhere yet, as a descriptor."""
     tree = _syscall(
         "open_tree",
         _SYS_OPEN_TREE,
@@ -140,32 +149,39 @@ def clone_mount(directory: int, target: str, *, user_namespace: int | None, read
         ctypes.c_char_p(b""),
         _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC,
     )
+    attributes = (_MOUNT_ATTR_IDMAP if user_namespace is not None else 0) | (
+        _MOUNT_ATTR_RDONLY if readonly else 0
+    )
+    if not attributes:
+        return tree
+    packed = struct.pack("=QQQQ", attributes, 0, 0, user_namespace or 0)
     try:
-        attributes = (_MOUNT_ATTR_IDMAP if user_namespace is not None else 0) | (
-            _MOUNT_ATTR_RDONLY if readonly else 0
-        )
-        if attributes:
-            packed = struct.pack("=QQQQ", attributes, 0, 0, user_namespace or 0)
-            _syscall(
-                "mount_setattr",
-                _SYS_MOUNT_SETATTR,
-                tree,
-                ctypes.c_char_p(b""),
-                _AT_EMPTY_PATH,
-                ctypes.c_char_p(packed),
-                len(packed),
-            )
         _syscall(
-            "move_mount",
-            _SYS_MOVE_MOUNT,
+            "mount_setattr",
+            _SYS_MOUNT_SETATTR,
             tree,
             ctypes.c_char_p(b""),
-            _AT_FDCWD,
-            ctypes.c_char_p(os.fsencode(target)),
-            _MOVE_MOUNT_F_EMPTY_PATH,
+            _AT_EMPTY_PATH,
+            ctypes.c_char_p(packed),
+            len(packed),
         )
-    finally:
+    except OSError:
         os.close(tree)
+        raise
+    return tree
+
+
+def attach(tree: int, target: str) -> None:
+    """Attach a mount of `clone_tree` in the mount namespace that the caller is in now."""
+    _syscall(
+        "move_mount",
+        _SYS_MOVE_MOUNT,
+        tree,
+        ctypes.c_char_p(b""),
+        _AT_FDCWD,
+        ctypes.c_char_p(os.fsencode(target)),
+        _MOVE_MOUNT_F_EMPTY_PATH,
+    )
 
 
 def open_beneath(directory: int, path: bytes, flags: int, mode: int = 0) -> int:

@@ -112,7 +112,7 @@ class Handover:
     def connect(self) -> socket.socket | None:
         """Try to hand them over; the connection tells by its end that the gateway is gone."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        connection.setblocking(False)  # nothing here may keep time limits waiting
+        connection.settimeout(0)  # nothing here may keep time limits waiting
         line = protocol.encode(
             {"op": "listen", "workspace": self._workspace, "providers": list(self._listeners)}
         )

@@ -31,6 +31,7 @@ SOCKET = "shim.sock"
 PID_FILE = "shim.pid"
 _EMPTY_POLL_SECONDS = 0.002
 """How often a killed exec's group is asked whether it is empty; v1 offers no event for it."""
+_FORSAKEN_SECONDS = 10.0
 _LINGER_SECONDS = 0.5
 """After `stopped`, how long to wait for the answer to be read before going."""
 
@@ -51,6 +52,8 @@ class Shim:
         self._over = False
         self._first = first
         self._disk: DiskWatch | None = None
+        self._is_furnished = False
+        self._alone_since = time.monotonic()
 
     def run(self) -> int:
         """Make the sandbox, serve until told to stop, and leave nothing behind."""
@@ -63,16 +66,15 @@ class Shim:
         self._accept(self._first)
         try:
             self._sandbox.make()
+            if self._spec["layers"] is not None:
+                self._furnish(self._spec["layers"])
         except SandboxError as error:
             self._tell_all({**self._hello(), "trouble": str(error)})
             with contextlib.suppress(OSError):
                 self._sandbox.unmake()
             return 1
-        limit = self._spec["limits"]["disk_bytes"]
-        if limit is not None:
-            self._disk = DiskWatch(limit)
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
-        self._sandbox.spawner.prepare(at_once=True)
+        self._sandbox.spawner.prepare(at_once=self._is_furnished)
         self._tell_all(self._hello())
         self._hand_over()
         while not self._over:
@@ -80,6 +82,25 @@ class Shim:
                 key.data()
             self._tick()
         return 0
+
+    def _furnish(self, layers: list[str]) -> None:
+        self._sandbox.furnish(layers)
+        self._is_furnished = True
+        limit = self._spec["limits"]["disk_bytes"]
+        if limit is not None:
+            self._disk = DiskWatch(limit)
+
+    def _furnish_later(self, connection: socket.socket, layers: list[str]) -> None:
+        trouble = None
+        try:
+            if not self._is_furnished:
+                self._furnish(layers)
+        except SandboxError as error:
+            trouble = str(error)
+            with contextlib.suppress(OSError):
+                self._sandbox.unmake()
+            self._over = True
+        self._tell(connection, {"op": "furnished", "trouble": trouble})
 
     def _hand_over(self) -> None:
         """Give the gateway the sandbox's sockets, now and whenever another gateway is there."""
@@ -98,6 +119,7 @@ class Shim:
             "op": "hello",
             "workspace": self._spec["workspace"],
             "epoch": self._spec["epoch"],
+            "furnished": self._is_furnished,
             "execs": [name for name, one in self._execs.items() if one.result is None],
             "trouble": None,
         }
@@ -135,6 +157,7 @@ class Shim:
             for waiting in self._waiting.values():
                 waiting.discard(connection)
             connection.close()
+            self._alone_since = time.monotonic()
 
     def _tell(self, connection: socket.socket, message: Message) -> None:
         try:
@@ -154,6 +177,8 @@ class Shim:
                 one = self._execs.get(message["exec"])
                 if one is not None:
                     one.ask_to_end("killed", message.get("detail"), message["grace"])
+            case "furnish":
+                self._furnish_later(connection, message["layers"])
             case "stop":
                 self._stop(connection)
             case _:
@@ -255,10 +280,17 @@ class Shim:
             times.append(now + _EMPTY_POLL_SECONDS)
         if self._disk is not None:
             times.append(self._disk.next_look)
+        if self._is_forsaken:
+            times.append(self._alone_since + _FORSAKEN_SECONDS)
         handover = self._sandbox.handover
         if handover is not None and handover.next_try is not None:
             times.append(handover.next_try)
         return max(0.0, min(times) - now) if times else None
+
+    @property
+    def _is_forsaken(self) -> bool:
+        """Whether this was made ahead for a server that is gone: nothing can be lost with it."""
+        return not self._is_furnished and not self._connections
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -271,6 +303,10 @@ class Shim:
         handover = self._sandbox.handover
         if handover is not None and handover.next_try is not None and now >= handover.next_try:
             self._hand_over()
+        if self._is_forsaken and now >= self._alone_since + _FORSAKEN_SECONDS:
+            with contextlib.suppress(OSError):
+                self._sandbox.unmake()
+            self._over = True
 
     def _stop(self, connection: socket.socket) -> None:
         for one in self._running():

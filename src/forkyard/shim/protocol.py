@@ -10,11 +10,14 @@ Server to shim:
 
     {"op": "exec", "spec": {...}}      answered with "ended" when it is over; known ids attach
     {"op": "kill", "exec": ID, "grace": SECONDS}
+    {"op": "furnish", "layers": [...]} answered with "furnished"; for one that was made ahead
     {"op": "stop"}                     answered with "stopped" when nothing is left
 
 Shim to server:
 
-    {"op": "hello", "workspace": W, "epoch": N, "execs": [...], "trouble": null | TEXT}
+    {"op": "hello", "workspace": W, "epoch": N, "furnished": BOOL, "execs": [...],
+     "trouble": null | TEXT}
+    {"op": "furnished", "trouble": null | TEXT}
     {"op": "ended", "exec": ID, "result": {...}}
     {"op": "stopped"}
 

@@ -55,7 +55,7 @@ class Sandbox:
         return (self.init_pid, self.spawner.pid)
 
     def make(self) -> None:
-        """Mount, limit and start; what was made is undone by `unmake`, also half-way.
+        """Make all of it but the workspace's files; `unmake` undoes it, also half-way.
 
         Raises:
             SandboxError: With the reason and the values.
@@ -63,7 +63,7 @@ class Sandbox:
         try:
             self._make_groups()
             self._open_host()
-            self._mount_workspace()
+            self._map_storage()
             self._mount_root()
             self._run_container()
             if self._spec["network"] == "open":
@@ -71,6 +71,21 @@ class Sandbox:
                 self._network.start()
             if self._spec["gateway"] is not None:
                 self._listen_for_gateway()
+        except OSError as error:
+            raise SandboxError(str(error)) from error
+
+    def furnish(self, layers: list[str]) -> None:
+        """Mount the workspace's files, and show them in the container; nothing ran in it before.
+
+        Args:
+            layers: Names below the layers' folder, topmost first.
+
+        Raises:
+            SandboxError: With the reason and the values.
+        """
+        try:
+            self._mount_workspace(layers)
+            self._show_workspace()
         except OSError as error:
             raise SandboxError(str(error)) from error
 
@@ -109,7 +124,7 @@ class Sandbox:
         )
         self.spawner.join(self.group, self.name)
 
-    def _mount_workspace(self) -> None:
+    def _map_storage(self) -> None:
         namespace = self._stage.mapping.descriptor(self._spec["id_map"])
         try:
             kernel.clone_mount(
@@ -120,12 +135,12 @@ class Sandbox:
             )
         finally:
             os.close(namespace)
+
+    def _mount_workspace(self, layers: list[str]) -> None:
         # Relative names: the mount table inside shows these words and no path of the host.
         os.chdir(f"{STAGE}/layers")
         try:
-            mounts.mount_view(
-                self._spec["layers"], f"{STAGE}/merged", upper="../disk/upper", work="../disk/work"
-            )
+            mounts.mount_view(layers, f"{STAGE}/merged", upper="../disk/upper", work="../disk/work")
         finally:
             os.chdir("/")
         # Without the `0 0 1` extent in the id map overlayfs turns read-only without a word.
@@ -133,21 +148,29 @@ class Sandbox:
             raise OSError(errno.EROFS, "the workspace's files came up read-only")
         for folder in self._spec["folders"]:
             self._ensure_folder(f"{STAGE}/merged{folder}")
-        self._place_writable()
 
-    def _place_writable(self) -> None:
-        # What lies in the workspace is the agent's: a folder that became a link would have the
-        # runtime bind whatever of the host the link names.
+    def _show_workspace(self) -> None:
+        # What lies in the workspace is the agent's: a folder that became a link would show
+        # whatever of the host the link names. Where it is shown, though, is ours: the container's
+        # root is read-only, and its first process is all that ever ran there.
         merged = os.open(f"{STAGE}/merged", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        for index, folder in enumerate(self._spec["writable"]):
-            target = f"{STAGE}/writable/{index}"
-            os.mkdir(target, 0o755)
-            found = kernel.open_beneath(
-                merged, os.fsencode(folder.lstrip("/")), os.O_PATH | os.O_DIRECTORY
-            )
-            kernel.clone_mount(found, target, user_namespace=None, readonly=False)
-            os.close(found)
-        os.close(merged)
+        trees: dict[str, int] = {}
+        try:
+            for folder, target in self._spec["writable"].items():
+                found = kernel.open_beneath(
+                    merged, os.fsencode(folder.lstrip("/")), os.O_PATH | os.O_DIRECTORY
+                )
+                trees[target] = kernel.clone_tree(found)
+                os.close(found)
+            kernel.setns(self.init_descriptor, kernel.CLONE_NEWNS)
+            try:
+                for target, tree in trees.items():
+                    kernel.attach(tree, target)
+            finally:
+                self._stage.come_back()
+        finally:
+            for descriptor in (merged, *trees.values()):
+                os.close(descriptor)
 
     def _ensure_folder(self, path: str) -> None:
         if os.path.isdir(path):
@@ -220,8 +243,7 @@ class Sandbox:
             self.handover = None
         self.spawner.close()
         self.group.sweep()
-        placed = [f"writable/{index}" for index in range(len(self._spec["writable"]))]
-        for target in (*placed, "root", "roots", "merged", "disk", "layers"):
+        for target in ("root", "roots", "merged", "disk", "layers"):
             _unmount(f"{STAGE}/{target}")
 
 

@@ -17,7 +17,7 @@ from forkyard.shim.spawner import Spawner
 STAGE = "/run/w"
 """In the shim's private tmpfs: the container's mounts come from here, so that no path of the
 state directory shows up inside and a mapped root can reach them."""
-FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged", "/writable")
+FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged", "/empty")
 
 
 class Stage:
@@ -47,8 +47,13 @@ class Stage:
         kernel.mount("tmpfs", "/run", "tmpfs", safe, "mode=755,size=4m")
         for folder in FOLDERS:
             os.mkdir(f"{STAGE}{folder}", 0o755)
+        self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         self.spawner = Spawner(hierarchies, self.roots)
         self.mapping = MappingNamespace()
+
+    def come_back(self) -> None:
+        """Return to this shim's mount namespace from another one."""
+        kernel.setns(self._home, kernel.CLONE_NEWNS)
 
     def open(self, path: str, flags: int) -> int:
         """Open something of the host by its path."""

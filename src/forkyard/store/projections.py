@@ -30,6 +30,8 @@ from forkyard.model.verdict import Evaluation
 from forkyard.model.workspace import (
     Snapshot,
     SnapshotState,
+    Spare,
+    SpareState,
     Template,
     TemplateState,
     Workspace,
@@ -41,6 +43,7 @@ _ADAPTERS: dict[str, TypeAdapter[Entity]] = {
         Template,
         Snapshot,
         Workspace,
+        Spare,
         Exec,
         Run,
         Attempt,
@@ -94,6 +97,8 @@ class State:
     templates: dict[TemplateId, Template] = field(default_factory=dict)
     snapshots: dict[SnapshotId, Snapshot] = field(default_factory=dict)
     workspaces: dict[WorkspaceId, Workspace] = field(default_factory=dict)
+    spares: dict[WorkspaceId, Spare] = field(default_factory=dict)
+    """Those that wait; one that is over is forgotten."""
     execs: dict[ExecId, Exec] = field(default_factory=dict)
     runs: dict[RunId, Run] = field(default_factory=dict)
     attempts: dict[AttemptId, Attempt] = field(default_factory=dict)
@@ -104,7 +109,7 @@ class State:
     _attempts_of: dict[RunId, dict[AttemptId, None]] = field(default_factory=dict)
     _usage_of: dict[AttemptId, dict[str, None]] = field(default_factory=dict)
 
-    def apply(self, entity: Entity) -> None:
+    def apply(self, entity: Entity) -> None:  # noqa: C901 - a line or two per kind of entity
         """Make one value the newest of its entity."""
         match entity:
             case Template():
@@ -113,6 +118,10 @@ class State:
                 self.snapshots[entity.id] = entity
             case Workspace():
                 self.workspaces[entity.id] = entity
+            case Spare(state=SpareState.WAITING):
+                self.spares[entity.id] = entity
+            case Spare():
+                self.spares.pop(entity.id, None)
             case Exec():
                 self.execs[entity.id] = entity
             case Run():
@@ -135,6 +144,7 @@ class State:
         yield from self.templates.values()
         yield from self.snapshots.values()
         yield from self.workspaces.values()
+        yield from self.spares.values()
         yield from self.execs.values()
         yield from self.runs.values()
         yield from self.attempts.values()

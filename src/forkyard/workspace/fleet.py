@@ -11,12 +11,10 @@ import contextlib
 import json
 import os
 import signal
-import sys
+from dataclasses import replace
 from pathlib import Path
 
-from forkyard import __version__
 from forkyard.base.durable import failpoint
-from forkyard.base.process import start_detached
 from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
 from forkyard.model.execution import ExecResult, ExecSpec
@@ -26,6 +24,7 @@ from forkyard.shim.main import PID_FILE, SOCKET
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import SPEC, read_record
 from forkyard.workspace.drivers.oci import exec_document, sandbox_document
+from forkyard.workspace.fork_server import ForkServer
 from forkyard.workspace.interface import Isolation, RunningSandbox, SandboxSpec
 from forkyard.workspace.runtime import RUNTIMES, Runtime, RuntimeProbe
 from forkyard.workspace.shims import (
@@ -38,17 +37,9 @@ from forkyard.workspace.shims import (
     result_of,
 )
 
-_CONNECT_SECONDS = 5.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 """Unmounting flushes what the workspace wrote; a slow disk may take this long."""
-_FORK_SERVER_SECONDS = 10.0
-_FORK_SERVER_PROGRAM = (
-    "import os, sys; sys.path.insert(0, os.environ['FORKYARD_PACKAGE']); "
-    "from forkyard.shim.fork_server import run; run(os.environ['FORKYARD_FLEET'])"
-)
-"""Isolated mode, so that nothing of the caller's folder or user settings is imported; no path as
-an argument, since everybody may read those."""
 
 
 class LocalFleet:
@@ -59,9 +50,7 @@ class LocalFleet:
         self._layout = layout
         self._shims: dict[WorkspaceId, Shim] = {}
         self._locks: dict[WorkspaceId, asyncio.Lock] = {}
-        self._lease: asyncio.StreamWriter | None = None
-        self._lease_reader: asyncio.StreamReader | None = None
-        self._lease_lock = asyncio.Lock()
+        self._fork_server = ForkServer(layout)
         self._probe = RuntimeProbe(layout, self._trial, runtimes)
 
     async def isolation(self) -> Isolation:
@@ -81,13 +70,48 @@ class LocalFleet:
         async with self._lock(spec.workspace):
             known = await self._attach(spec.workspace)
             if known is not None:
-                if known.epoch == spec.epoch:
+                if not known.is_furnished:
+                    if await self._furnish(known, spec):
+                        return
+                elif known.epoch == spec.epoch:
                     known.disk_bytes = spec.limits.disk_bytes
                     return
-                await self._stop(known)
+                else:
+                    await self._stop(known)
             runtime = await self._probe.runtime()
             shim = await self._start(spec, runtime)
             self._shims[spec.workspace] = shim
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Make a sandbox ahead of time: all of it but the workspace's files, of which it says none.
+
+        `start` with the same workspace and epoch then takes milliseconds; where its spec differs
+        in more than the layers, or this sandbox died meanwhile, it makes one as always.
+
+        Raises:
+            SandboxUnavailableError: Nothing here isolates as promised.
+            WorkspaceError: It could not be made; nothing of it is left.
+        """
+        ahead = _without_files(spec)
+        async with self._lock(spec.workspace):
+            shim = await self._start(ahead, await self._probe.runtime())
+            shim.made_for, shim.is_furnished = ahead, False
+            self._shims[spec.workspace] = shim
+
+    async def _furnish(self, shim: Shim, spec: SandboxSpec) -> bool:
+        """Give a sandbox made ahead its files; False where another one is to be made instead."""
+        if shim.made_for == _without_files(spec):
+            shim.furnished = asyncio.get_running_loop().create_future()
+            shim.send({"op": "furnish", "layers": list(spec.layers)})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_START_SECONDS):
+                    if await shim.furnished is None:
+                        shim.is_furnished = True
+                        return True
+        await self._stop(shim)
+        await self._end_process(shim.workspace)
+        await self._sweep(shim.workspace, shim.epoch)
+        return False
 
     async def _start(self, spec: SandboxSpec, runtime: Runtime) -> Shim:
         document = sandbox_document(spec, self._layout, runtime.path)
@@ -106,7 +130,7 @@ class LocalFleet:
         if hello is None and not (sandbox / PID_FILE).exists():
             # The fork-server died before it forked anything: the next one is asked.
             shim.writer.close()
-            self._drop_lease()
+            self._fork_server.drop_lease()
             shim, hello = await self._ask_for_shim(document, path)
         if hello is None or hello.get("trouble"):
             shim.writer.close()
@@ -118,7 +142,7 @@ class LocalFleet:
         return shim
 
     async def _ask_for_shim(self, document: Message, path: Path) -> tuple[Shim, Message | None]:
-        reader, writer = await self._fork_server({"op": "start", "spec": str(path)})
+        reader, writer = await self._fork_server.ask({"op": "start", "spec": str(path)})
         failpoint("C04")
         shim = Shim(document["workspace"], document["epoch"], reader, writer)
         try:
@@ -154,6 +178,8 @@ class LocalFleet:
                         future = shim.ended.pop(ExecId(message["exec"]), None)
                         if future is not None and not future.done():
                             future.set_result(result_of(message["result"]))
+                    case "furnished" if shim.furnished is not None:
+                        shim.furnished.set_result(message["trouble"])
                     case "stopped":
                         break
                     case _:
@@ -163,79 +189,11 @@ class LocalFleet:
                 del self._shims[shim.workspace]
             shim.writer.close()
             shim.closed.set()
+            if shim.furnished is not None and not shim.furnished.done():
+                shim.furnished.set_result("it died")
             for future in shim.ended.values():
                 if not future.done():
                     future.cancel()
-
-    async def _fork_server(
-        self, request: Message
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        for last in (False, True):
-            await self._hold_lease()
-            try:
-                return await open_connection(self._layout.fleet_socket, request)
-            except OSError as error:
-                # It died a moment ago: another one is started, running shims do not care.
-                self._drop_lease()
-                if last:
-                    message = f"cannot reach the fork-server: {error}"
-                    raise WorkspaceError(message, hint="Look into server.log.") from error
-        raise AssertionError("unreachable")
-
-    def _drop_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.close()
-        self._lease = self._lease_reader = None
-
-    async def _hold_lease(self) -> None:
-        async with self._lease_lock:
-            if self._lease_reader is not None and not self._lease_reader.at_eof():
-                return
-            self._drop_lease()
-            if not await self._take_lease():
-                self._start_fork_server()
-                loop = asyncio.get_running_loop()
-                deadline = loop.time() + _FORK_SERVER_SECONDS
-                while not await self._take_lease():
-                    if loop.time() > deadline:
-                        raise WorkspaceError(
-                            "cannot start the fork-server: it does not answer",
-                            hint=f"Look into {self._layout.server_log}.",
-                        )
-                    await asyncio.sleep(0.005)  # until the new process has bound its socket
-
-    async def _take_lease(self) -> bool:
-        try:
-            reader, writer = await open_connection(
-                self._layout.fleet_socket, {"op": "lease", "version": __version__}
-            )
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                answer = await read_message(reader)
-        except (OSError, TimeoutError):
-            return False
-        if answer is None or answer.get("version") != __version__:
-            writer.close()
-            return False
-        self._lease, self._lease_reader = writer, reader
-        return True
-
-    def _start_fork_server(self) -> None:
-        package = Path(__file__).resolve().parents[2]
-        start_detached(
-            [
-                sys.executable,
-                "-IS",
-                "-c",
-                _FORK_SERVER_PROGRAM,
-            ],
-            variables={
-                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-                "LC_ALL": "C.UTF-8",
-                "FORKYARD_PACKAGE": str(package),
-                "FORKYARD_FLEET": str(self._layout.fleet_socket),
-            },
-            log=str(self._layout.server_log),
-        )
 
     async def exec(self, spec: ExecSpec, *, epoch: int) -> ExecResult:
         """Run one command and wait for its end, or attach to it if it was started before.
@@ -333,7 +291,7 @@ class LocalFleet:
             workspace = WorkspaceId(folder.parent.name)
             async with self._lock(workspace):
                 shim = await self._attach(workspace)
-            if shim is not None:
+            if shim is not None and shim.is_furnished:
                 found.append(
                     RunningSandbox(workspace=workspace, epoch=shim.epoch, execs=tuple(shim.ended))
                 )
@@ -351,7 +309,7 @@ class LocalFleet:
                 shim.task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await shim.task
-        self._drop_lease()
+        self._fork_server.drop_lease()
 
     def _lock(self, workspace: WorkspaceId) -> asyncio.Lock:
         return self._locks.setdefault(workspace, asyncio.Lock())
@@ -375,6 +333,13 @@ class LocalFleet:
             writer.close()
             return other
         shim = Shim(workspace, hello["epoch"], reader, writer)
+        shim.is_furnished = hello["furnished"]
         self._shims[workspace] = shim
         self._listen(shim)
         return shim
+
+
+def _without_files(spec: SandboxSpec) -> SandboxSpec:
+    """Give what of a spec a sandbox must be made for; the rest comes with files and commands."""
+    environment = replace(spec.environment, variables={}, host_packages=None)
+    return replace(spec, layers=(), environment=environment)

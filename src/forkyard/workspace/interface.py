@@ -75,6 +75,13 @@ class Fleet(Protocol):
         """Run a workspace's sandbox; returns when commands can be run in it."""
         ...
 
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Make a sandbox ahead of time, all but its files; `start` of the same one finishes it.
+
+        Where it cannot be used after all, `start` makes one as always; `stop` ends it.
+        """
+        ...
+
     async def exec(self, spec: ExecSpec, *, epoch: int) -> ExecResult:
         """Run one command and wait for its end, or attach to it if it was started before."""
         ...

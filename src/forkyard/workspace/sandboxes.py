@@ -116,7 +116,7 @@ class Sandboxes:
         """
         try:
             self._layers.make_disk(starting.id)
-            await self.fleet.start(self._spec(starting))
+            await self.fleet.start(self.spec(starting))
         except (ForkyardError, OSError) as error:
             self._coming.pop(starting.id, None)
             with contextlib.suppress(ForkyardError):
@@ -128,7 +128,12 @@ class Sandboxes:
         self.adopt(starting)
         failpoint("W07")
 
-    def _spec(self, row: Workspace) -> SandboxSpec:
+    def spec(self, row: Workspace) -> SandboxSpec:
+        """Give what a row's sandbox is made from.
+
+        Raises:
+            WorkspaceError: Something of the host that it shows is no longer there.
+        """
         environment = row.environment
         for mount in environment.mounts:
             if not Path(mount.source).is_dir():

@@ -13,6 +13,7 @@ from forkyard.model.execution import ExecResult, StopReason
 from forkyard.model.ids import ExecId, WorkspaceId
 from forkyard.shim import protocol
 from forkyard.shim.protocol import Message
+from forkyard.workspace.interface import SandboxSpec
 
 _LINE_LIMIT_BYTES = protocol.MESSAGE_LIMIT_BYTES
 
@@ -26,6 +27,12 @@ class Shim:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     disk_bytes: int | None = None
+    is_furnished: bool = True
+    """False while it is one that was made ahead and has no files yet."""
+    made_for: SandboxSpec | None = None
+    """What such a one was made for; None where another server knew."""
+    furnished: asyncio.Future[str | None] | None = None
+    """Resolves to the trouble, if any, of making it ready."""
     ended: dict[ExecId, asyncio.Future[ExecResult]] = field(default_factory=dict)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
 from forkyard.config import Layout
-from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError
 from forkyard.model.execution import Exec, ExecSpec
 from forkyard.model.ids import (
     ExecId,
@@ -26,7 +26,6 @@ from forkyard.model.ids import (
     new_workspace_id,
 )
 from forkyard.model.workspace import (
-    SLOTS,
     USER_HOME,
     USER_NAME,
     WORKSPACE_ROOT,
@@ -44,6 +43,8 @@ from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet
 from forkyard.workspace.layers import Layers
 from forkyard.workspace.sandboxes import SANDBOX_GONE, UP, Names, Sandboxes
+from forkyard.workspace.slots import Slots
+from forkyard.workspace.spares import Kind, Spares
 
 BUILT_IN_VARIABLES = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -96,11 +97,17 @@ class Workspaces:
         """Shared with snapshots and templates, so that `close` waits for their work as well."""
         self._sandboxes = Sandboxes(journal, fleet, self.layers, providers)
         self._execs = Execs(self._sandboxes, self.background, clock)
-        self._slots = {
-            workspace.slot
-            for workspace in journal.state.workspaces.values()
-            if workspace.state is not WorkspaceState.DELETED
-        }
+        self._slots = Slots(
+            [
+                *(
+                    row.slot
+                    for row in journal.state.workspaces.values()
+                    if row.state is not WorkspaceState.DELETED
+                ),
+                *(spare.slot for spare in journal.state.spares.values()),
+            ]
+        )
+        self._spares = Spares(journal, fleet, self.layers, layout, self._slots, clock)
         self.layers.prepare()
 
     def get(self, workspace: WorkspaceId) -> Workspace:
@@ -210,9 +217,14 @@ class Workspaces:
             display_name=display_name,
             ephemeral=ephemeral,
             network=network,
-            slot=self._take_slot(),
             owner=owner,
         )
+        spare = self._spares.take(Kind.of(row)) if start and workspace_id is None else None
+        if spare is not None:
+            row = replace(row, id=spare.id, slot=spare.slot)
+            beside = (*beside, self._spares.taken(spare))
+        else:
+            row = replace(row, slot=self._slots.take())
         if start:
             row = self._sandboxes.next_epoch(row)
             self._sandboxes.announce(row)
@@ -226,6 +238,7 @@ class Workspaces:
             # What goes wrong is in the row, for whoever uses the workspace next.
             with contextlib.suppress(ForkyardError):
                 await self._sandboxes.usable(row.id)
+                self._spares.wish(self._sandboxes.spec(row), Kind.of(row))
         await self._execs.say_running(row)
 
     async def _add(self, row: Workspace, beside: Sequence[Change]) -> None:
@@ -234,7 +247,7 @@ class Workspaces:
                 [*beside, Change(entity=row, note="created", expect=None)]
             )
         except BaseException:
-            self._slots.discard(row.slot)
+            self._slots.release(row.slot)
             self._sandboxes.forget(row.id)
             raise
         failpoint("W02")
@@ -273,7 +286,7 @@ class Workspaces:
             await self.journal.append(
                 replace(deleting, state=WorkspaceState.DELETED), "deleted", expect=deleting
             )
-            self._slots.discard(deleting.slot)
+            self._slots.release(deleting.slot)
             self.layers.remove_unneeded(deleting.layers, self.journal.state)
         self._sandboxes.forget(workspace)
         await self.layers.empty_trash()
@@ -413,6 +426,7 @@ class Workspaces:
         row owns is ended and removed.
         """
         state = self.journal.state
+        await self._spares.recover()
         found = {s.workspace: s.epoch for s in await self.fleet.running()}
         for workspace, epoch in found.items():
             row = state.workspaces.get(workspace)
@@ -451,14 +465,5 @@ class Workspaces:
     async def close(self, patience_seconds: float = 10.0) -> None:
         """Let changes finish; commands go on without us, and the next server finds them."""
         self._execs.detach()
+        await self._spares.close()
         await self.background.close(patience_seconds)
-
-    def _take_slot(self) -> int:
-        for slot in range(SLOTS):
-            if slot not in self._slots:
-                self._slots.add(slot)
-                return slot
-        raise WorkspaceError(
-            f"cannot create a workspace: all {SLOTS} private id ranges are taken",
-            hint="Delete workspaces that are no longer needed: `forkyard workspace list`.",
-        )

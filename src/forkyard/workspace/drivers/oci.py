@@ -83,14 +83,15 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "runtime": runtime,
         "runtime_options": list(RUNTIME_OPTIONS[Path(runtime).name]),
         "layers_directory": str(layout.layers),
-        "layers": list(spec.layers),
+        # Without layers it is made ahead, and furnished once its files are known.
+        "layers": list(spec.layers) or None,
         "disk": str(layout.disk(spec.workspace)),
         "sandbox": str(layout.sandbox(spec.workspace)),
         "execs": str(layout.workspace(spec.workspace) / "execs"),
         "id_map": f"0 0 1\n{STORAGE_FIRST_ID} {first_id} {RANGE_SIZE}\n",
         "user": first_id + USER_ID,
         "folders": [WORKSPACE_ROOT, USER_HOME],
-        "writable": list(_writable(spec)),
+        "writable": _writable(spec),
         "limits": {
             "memory_bytes": spec.limits.memory_bytes,
             "processes": spec.limits.processes,
@@ -185,9 +186,12 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
         _mount(mount.target, "bind", f"{STAGE}/staged/{index}", "rbind", "ro", *safe)
         for index, mount in enumerate(spec.environment.mounts)
     ]
+    # The workspace's own folders are mounted by the shim, once the container is there; the
+    # runtime only has to make the places that lie in a file system of its own.
     mounts += [
-        _mount(target, "bind", f"{STAGE}/writable/{index}", "bind", "rw", *safe)
-        for index, target in enumerate(_writable(spec).values())
+        _mount(target, "bind", f"{STAGE}/empty", "bind", "ro", *safe)
+        for target in _writable(spec).values()
+        if target.startswith("/tmp/")  # noqa: S108 - a path inside
     ]
     ids = [{"containerID": 0, "hostID": first_id, "size": RANGE_SIZE}]
     return {
