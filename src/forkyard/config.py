@@ -7,8 +7,8 @@ On-disk format (version 1), all below the state directory, mode 0700::
     state.lock                    flock of the one server
     run/api.sock                  HTTP API          run/fleet.sock   fork-server
     run/gateway.sock              the gateway's control socket
-    server.log
-    gateway/                      the gateway's ledger and log; all of the state that it sees
+    server.log                    gateway.log
+    gateway/                      the gateway's ledger; all of the state that it sees
     gateway.yaml                  providers, models, prices; by hand, may be absent
     secrets/                      sealed values by name, and the key that seals them
     layers/<layer id>/            one tree from / (storage-range owned), read-only once named
@@ -81,8 +81,13 @@ class Layout:
 
     @property
     def gateway(self) -> Path:
-        """The gateway's own directory: its ledger and log."""
+        """The gateway's own directory: its ledger."""
         return self.home / "gateway"
+
+    @property
+    def gateway_log(self) -> Path:
+        """What the gateway prints; opened by the server, so not in the gateway's own directory."""
+        return self.home / "gateway.log"
 
     @property
     def gateway_settings(self) -> Path:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+IDLE_SECONDS = 60.0
+ANSWER_SECONDS = 300.0
+
 
 class Api(StrEnum):
     """The dialect that a provider speaks."""
@@ -31,9 +34,9 @@ class Provider:
     most_output_tokens: int | None = None
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
-    idle_seconds: float = 60.0
+    idle_seconds: float = IDLE_SECONDS
     """Silence after which a stream, or the wait for its first byte, counts as stalled."""
-    answer_seconds: float = 300.0
+    answer_seconds: float = ANSWER_SECONDS
     """The same for an answer that is no stream: the model writes all of it first."""
 
 

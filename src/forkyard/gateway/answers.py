@@ -1,0 +1,112 @@
+"""What the agent gets to see of a provider's answer, and of our own."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from forkyard.gateway.keys import KeyRing
+from forkyard.gateway.protocols.interface import Answer, ModelProtocol, Reason
+
+Headers = CIMultiDict[str]
+
+MOST_ERROR_BYTES = 64 * 1024
+_MOST_HEADER = 2_048
+_KEPT = (
+    "content-type",
+    "content-encoding",
+    "request-id",
+    "x-request-id",
+    "cache-control",
+    "retry-after",
+    "x-should-retry",
+)
+"""Nothing that tells of the account: its organisation, its limits, its cookies."""
+
+
+def kept_headers(answer: aiohttp.ClientResponse) -> Headers:
+    """Copy those headers of a provider's answer that an agent may see."""
+    kept: Headers = CIMultiDict()
+    for name in _KEPT:
+        value = answer.headers.get(name)
+        if value is not None and len(value) <= _MOST_HEADER:
+            kept[name] = value
+    return kept
+
+
+def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
+    """Pass a whole answer on."""
+    return web.Response(status=answer.status, headers=kept_headers(answer), body=body)
+
+
+def given(answer: Answer) -> web.Response:
+    """Give an answer of our own."""
+    return web.Response(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)
+
+
+async def passed_on(
+    answer: aiohttp.ClientResponse, protocol: ModelProtocol, keys: KeyRing
+) -> web.Response:
+    """Pass a provider's error on: its status, and its body where that is plain JSON.
+
+    The JSON is written anew, with every key in it masked, also where it was escaped.
+    """
+    body = await _bounded(answer)
+    try:
+        content = json.loads(body) if body is not None else None
+    except (ValueError, RecursionError):
+        content = None
+    if answer.status < 400 or not isinstance(content, dict | list):  # noqa: PLR2004
+        own = protocol.answer(Reason.PROVIDER, f"the provider answered {answer.status}")
+        response = given(own)
+        if answer.status >= 400:  # noqa: PLR2004 - the first status that is an error
+            response.set_status(answer.status)
+    else:
+        text = json.dumps(_masked(content, keys), ensure_ascii=False)
+        response = web.Response(status=answer.status, text=text, content_type="application/json")
+    for name in ("request-id", "x-request-id", "retry-after", "x-should-retry"):
+        value = answer.headers.get(name)
+        if value is not None and len(value) <= _MOST_HEADER:
+            response.headers[name] = keys.mask(value)
+    return response
+
+
+def _masked(content: object, keys: KeyRing) -> object:
+    if isinstance(content, str):
+        return keys.mask(content)
+    if isinstance(content, list):
+        return [_masked(one, keys) for one in content]
+    if isinstance(content, Mapping):
+        return {keys.mask(str(name)): _masked(one, keys) for name, one in content.items()}
+    return content
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes | None:
+    if answer.headers.get("content-encoding", "identity").lower() != "identity":
+        return None
+    body = bytearray()
+    try:
+        while chunk := await answer.content.readany():
+            body += chunk
+            if len(body) > MOST_ERROR_BYTES:
+                return None
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        return None
+    return bytes(body)
+
+
+def connect_trouble(error: aiohttp.ClientConnectorError) -> str:
+    """Say in a clause why a provider was not reached; no address, agents read it."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the provider cannot be reached: its name is not known here"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "the provider cannot be trusted: its certificate is not valid"
+    if isinstance(error, aiohttp.ClientSSLError) or isinstance(error.os_error, ssl.SSLError):
+        return "the provider cannot be reached: no TLS connection came about"
+    reason = error.os_error.strerror or type(error.os_error).__name__
+    return f"the provider cannot be reached: {reason.lower()}"

@@ -1,0 +1,415 @@
+"""The server's side of the gateway: starts or adopts the process, and tells it everything again.
+
+A gateway that lives is adopted by its socket, one of another version is told to end. One that
+dies while anything is granted is started anew, and gets settings, keys and all grants; the shims
+hand over their sockets by themselves. Nothing is started before the first grant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forkyard import __version__
+from forkyard.base.process import start_detached
+from forkyard.config import Layout
+from forkyard.errors import ForkyardError, GatewayError
+from forkyard.gateway import messages
+from forkyard.gateway.interface import GatewaySettings, LedgerEntry, RunStatus
+from forkyard.model.budget import Grant
+from forkyard.model.ids import RunId, WorkspaceId
+from forkyard.shim import kernel, protocol
+from forkyard.shim.protocol import Message
+
+Secrets = Callable[[str], str | None]
+Settings = Callable[[], GatewaySettings]
+
+LEDGER_FILE = "ledger.db"
+_PACKAGE = Path(__file__).resolve().parents[2]
+_START_SECONDS = 30.0
+_HELLO_SECONDS = 10.0
+_CALL_SECONDS = 60.0
+_QUIT_SECONDS = 20.0
+_RETRY_SECONDS = 0.5
+_PROGRAM = (
+    "import os, sys; sys.dont_write_bytecode = True; "
+    "sys.path.insert(0, os.environ['FORKYARD_PACKAGE']); "
+    "from forkyard.gateway.main import run; run()"
+)
+"""Isolated mode: nothing of the caller's folder or user settings is imported; no path as an
+argument, since everybody may read those."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Link:
+    """One connection to one gateway process."""
+
+    pid: int
+    ledger: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    asked: dict[int, asyncio.Future[object]] = field(default_factory=dict)
+    number: int = 0
+    reading: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.reading is not None and not self.reading.done()
+
+
+class Supervisor:
+    """The gateway as the rest of the server uses it (gateway/interface.py has the contract)."""
+
+    def __init__(self, layout: Layout, *, settings: Settings, secrets: Secrets) -> None:
+        """Keep where it lies and how to learn what it is told; nothing is started yet.
+
+        Args:
+            layout: The state directory.
+            settings: Reads the settings as they are now.
+            secrets: Gives a secret by its name; None where there is none.
+        """
+        self._layout = layout
+        self._settings = settings
+        self._secrets = secrets
+        self._grants: dict[WorkspaceId, Grant] = {}
+        self._statuses: dict[RunId, RunStatus] = {}
+        self._followers: set[asyncio.Queue[RunStatus]] = set()
+        self._link: _Link | None = None
+        self._linking = asyncio.Lock()
+        self._keeping: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+        self._children: set[int] = set()
+
+    async def grant(self, grant: Grant) -> None:
+        """Let a workspace in; said again to every gateway that starts later.
+
+        Raises:
+            ConfigError: With a money budget, one of its models has no known price.
+            GatewayError: No gateway can be started.
+        """
+        before = self._grants.get(grant.workspace)
+        self._grants[grant.workspace] = grant
+        try:
+            await self._ask({"op": "grant", "grant": messages.written(grant)})
+        except BaseException:
+            if before is None:
+                del self._grants[grant.workspace]
+            else:
+                self._grants[grant.workspace] = before
+            raise
+
+    async def revoke(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
+        """Close a workspace's sockets, cut its streams, settle what was open.
+
+        Returns:
+            The workspace's whole ledger.
+
+        Raises:
+            GatewayError: No gateway can be started to ask.
+        """
+        self._grants.pop(workspace, None)
+        if not self._has_ledger:
+            return ()
+        return _entries(await self._ask({"op": "revoke", "workspace": workspace}))
+
+    def status(self, run: RunId) -> RunStatus | None:
+        """Give what was last heard of a run; None: nothing of it is granted."""
+        return self._statuses.get(run)
+
+    async def changes(self) -> AsyncIterator[RunStatus]:
+        """Follow what runs spend, wait for and are refused, as it happens.
+
+        What is known already comes first. Only the newest state of a run is told to a follower
+        that is slow.
+        """
+        queue: asyncio.Queue[RunStatus] = asyncio.Queue()
+        for known in self._statuses.values():
+            queue.put_nowait(known)
+        self._followers.add(queue)
+        try:
+            while True:
+                newest = {status.run: status for status in (await queue.get(), *_rest(queue))}
+                for status in newest.values():
+                    yield status
+        finally:
+            self._followers.discard(queue)
+
+    async def entries_after(self, sequence: int, *, limit: int = 1000) -> tuple[LedgerEntry, ...]:
+        """Read the settled ledger in its order.
+
+        Raises:
+            GatewayError: No gateway can be started to ask.
+        """
+        if not self._has_ledger:
+            return ()
+        return _entries(await self._ask({"op": "entries", "after": sequence, "limit": limit}))
+
+    async def settings_changed(self) -> None:
+        """Read providers and secrets anew and tell the gateway, if one runs.
+
+        Raises:
+            ConfigError: The settings cannot be read, or a key cannot be sent.
+        """
+        message = self._configuration()
+        if self._link is not None and self._link.is_open:
+            await self._call(self._link, message)
+
+    async def start(self) -> None:
+        """Adopt a gateway that lives, if there is one; start none."""
+        with contextlib.suppress(ForkyardError):
+            async with self._linking:
+                self._link = await self._adopt()
+                if self._link is not None:
+                    await self._teach(self._link)
+        self._keep()
+
+    async def close(self) -> None:
+        """Let go of the gateway, which goes on."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+        link, self._link = self._link, None
+        if link is not None:
+            await _end(link)
+        self._reap()
+
+    @property
+    def _has_ledger(self) -> bool:
+        return (self._layout.gateway / LEDGER_FILE).exists()
+
+    def _configuration(self) -> Message:
+        settings = self._settings()
+        names = {one.secret for one in settings.providers if one.secret is not None}
+        found = {name: self._secrets(name) for name in sorted(names)}
+        keys = {name: value for name, value in found.items() if value is not None}
+        return {"op": "configure", "settings": messages.written(settings), "keys": keys}
+
+    async def _ask(self, message: Message) -> object:
+        """Ask whichever gateway lives; one that dies over it is replaced and asked once more."""
+        for last in (False, True):
+            link = await self._linked()
+            try:
+                return await self._call(link, message)
+            except ConnectionError as error:
+                if last:
+                    raise GatewayError(
+                        "cannot ask the gateway: it died twice over one question",
+                        hint=f"Look into {self._layout.gateway_log}.",
+                    ) from error
+        raise AssertionError("unreachable")
+
+    async def _call(self, link: _Link, message: Message) -> object:
+        link.number += 1
+        number = link.number
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        link.asked[number] = future
+        try:
+            if not link.is_open:
+                raise ConnectionResetError("the gateway is gone")
+            link.writer.write(protocol.encode({**message, "id": number}))
+            async with asyncio.timeout(_CALL_SECONDS):
+                return await future
+        except TimeoutError as error:
+            raise GatewayError(
+                f"cannot ask the gateway: no answer within {_CALL_SECONDS:g} s",
+                hint=f"Look into {self._layout.gateway_log}.",
+            ) from error
+        finally:
+            link.asked.pop(number, None)
+
+    async def _linked(self) -> _Link:
+        """Give the connection to a living gateway that knows everything; start one if need be."""
+        async with self._linking:
+            if self._link is not None and self._link.is_open:
+                return self._link
+            link = await self._adopt() or await self._begin()
+            await self._teach(link)
+            self._link = link
+        self._keep()
+        return link
+
+    async def _teach(self, link: _Link) -> None:
+        try:
+            await self._call(link, self._configuration())
+        except ConnectionError as error:
+            raise GatewayError("cannot tell the gateway its settings: it died") from error
+        for grant in tuple(self._grants.values()):
+            # One grant that cannot be had any more (its price is gone) must not end the others.
+            try:
+                await self._call(link, {"op": "grant", "grant": messages.written(grant)})
+            except ForkyardError as error:
+                _log.warning("A grant was refused to %s: %s", grant.workspace, error.message)
+            except ConnectionError as error:
+                raise GatewayError("cannot tell the gateway its grants: it died") from error
+
+    def _keep(self) -> None:
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.get_running_loop().create_task(self._keep_alive())
+
+    async def _keep_alive(self) -> None:
+        """Start another gateway whenever one dies that somebody needs."""
+        while True:
+            link = self._link
+            if link is not None and link.reading is not None:
+                await asyncio.wait([link.reading])
+            elif not self._grants:
+                return  # the first grant comes here again
+            self._reap()
+            if not self._grants:
+                return
+            try:
+                await self._linked()
+            except ForkyardError as error:
+                _log.warning("There is no gateway: %s", error.message)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _adopt(self) -> _Link | None:
+        """Connect to a gateway that lives; one of another version is told to end first."""
+        try:
+            with protocol.short_path(str(self._layout.gateway_socket)) as path:
+                reader, writer = await asyncio.open_unix_connection(
+                    path, limit=protocol.MESSAGE_LIMIT_BYTES
+                )
+        except OSError:
+            return None
+        pid = _peer(writer)
+        try:
+            writer.write(protocol.encode({"op": "hello", "version": __version__}))
+            async with asyncio.timeout(_HELLO_SECONDS):
+                hello = messages.message(await reader.readline())
+        except (OSError, TimeoutError, ValueError):
+            hello = None
+        if hello is not None and hello.get("version") == __version__:
+            link = _Link(pid=pid, ledger=str(hello.get("ledger")), reader=reader, writer=writer)
+            link.reading = asyncio.get_running_loop().create_task(self._read(link))
+            return link
+        if hello is not None:
+            writer.write(protocol.encode({"op": "quit", "id": 0}))
+        await _until_gone(pid, kill_after=_QUIT_SECONDS if hello is not None else 0.0)
+        writer.close()
+        return None
+
+    async def _begin(self) -> _Link:
+        self._children.add(
+            start_detached(
+                [sys.executable, "-I", "-c", _PROGRAM],
+                variables={
+                    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                    "LC_ALL": "C.UTF-8",
+                    "FORKYARD_PACKAGE": str(_PACKAGE),
+                    "FORKYARD_HOME": str(self._layout.home),
+                },
+                log=str(self._layout.gateway_log),
+            )
+        )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _START_SECONDS
+        while (link := await self._adopt()) is None:
+            self._reap()
+            if loop.time() > deadline or not self._children:
+                raise GatewayError(
+                    "cannot start the gateway: it does not answer",
+                    hint=f"Look into {self._layout.gateway_log}.",
+                )
+            await asyncio.sleep(0.02)  # until the new process has bound its socket
+        return link
+
+    def _reap(self) -> None:
+        """Take the ends of those we started; no signal tells of them."""
+        for pid in tuple(self._children):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            self._children.discard(pid)
+
+    async def _read(self, link: _Link) -> None:
+        try:
+            while line := await link.reader.readline():
+                self._heard(link, messages.message(line))
+        except (OSError, ValueError):
+            pass  # as good as its end
+        finally:
+            link.writer.close()
+            for future in link.asked.values():
+                if not future.done():
+                    future.set_exception(ConnectionResetError("the gateway is gone"))
+
+    def _heard(self, link: _Link, message: Message) -> None:
+        if message.get("op") == "status":
+            status = messages.read(RunStatus, message.get("run"))
+            self._statuses[status.run] = status
+            if not status.grants:
+                del self._statuses[status.run]
+            for queue in self._followers:
+                queue.put_nowait(status)
+            return
+        future = link.asked.get(message.get("id", 0))
+        if future is None or future.done():
+            return
+        if "error" in message:
+            future.set_exception(messages.read_error(message["error"]))
+        else:
+            future.set_result(message.get("result"))
+
+
+def _entries(found: object) -> tuple[LedgerEntry, ...]:
+    if not isinstance(found, list):
+        return ()
+    return tuple(messages.read(LedgerEntry, one) for one in found)
+
+
+def _rest(queue: asyncio.Queue[RunStatus]) -> list[RunStatus]:
+    rest = []
+    while not queue.empty():
+        rest.append(queue.get_nowait())
+    return rest
+
+
+async def _end(link: _Link) -> None:
+    link.writer.close()
+    if link.reading is not None:
+        link.reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await link.reading
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    connection = writer.get_extra_info("socket")
+    shape = struct.Struct("iII")
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, shape.size)
+    return int(shape.unpack(raw)[0])
+
+
+async def _until_gone(pid: int, *, kill_after: float) -> None:
+    """Wait for a process's end, and kill it when that takes too long."""
+    try:
+        descriptor = kernel.pidfd_open(pid)
+    except OSError:
+        return
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(kill_after):
+                await gone.wait()
+                return
+        kernel.pidfd_send_signal(descriptor, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_QUIT_SECONDS):
+                await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,153 @@
+"""Connections to the providers: fixed addresses, verified TLS, no redirects, no proxy of anybody's.
+
+A silent provider is found by a look once a second over all exchanges that are under way, not by a
+timer per chunk: at thousands of events a second timers cost more than passing the bytes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from forkyard.gateway.interface import Provider
+from forkyard.gateway.keys import Key
+from forkyard.gateway.protocols.interface import ModelProtocol, Rebuilt
+
+CONNECT_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
+_READ_BYTES = 64 * 1024
+_MOST_FIELD_BYTES = 32 * 1024
+
+
+class Stalled(Exception):  # noqa: N818 - an event of the exchange, not an error of ours
+    """The provider was silent for longer than its patience."""
+
+
+class Patience:
+    """Watches one exchange; `heard` is all that a chunk costs."""
+
+    __slots__ = ("_loop", "_task", "has_ended", "limit_seconds", "since")
+
+    def __init__(self, limit_seconds: float) -> None:
+        """Begin to count now, for the task that runs."""
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self.limit_seconds = limit_seconds
+        self.since = self._loop.time()
+        self.has_ended = False
+        """It has interrupted its task, or is over."""
+
+    def heard(self) -> None:
+        """Begin to count again: bytes came."""
+        self.since = self._loop.time()
+
+    def wait_longer(self, limit_seconds: float) -> None:
+        """Change how much silence is borne from now on."""
+        self.limit_seconds = limit_seconds
+        self.heard()
+
+    def absorb(self) -> None:
+        """Take the interruption back: it was understood where it arrived."""
+        if self._task is not None:
+            self._task.uncancel()
+
+    def look(self, now: float) -> None:
+        """Interrupt the exchange where it has been silent for too long."""
+        if not self.has_ended and self._task is not None and now - self.since > self.limit_seconds:
+            self.has_ended = True
+            self._task.cancel()
+
+
+class Upstream:
+    """The one HTTP client of this process."""
+
+    def __init__(self) -> None:
+        """Load the certificates; nothing is opened yet."""
+        self._tls = ssl.create_default_context()
+        self._session: aiohttp.ClientSession | None = None
+        self._watched: set[Patience] = set()
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Be ready to send."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                force_close=True,  # nothing of one attempt's connection is ever another's
+                ssl=self._tls,
+                ttl_dns_cache=60,
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            raise_for_status=False,
+            read_bufsize=_READ_BYTES,
+            max_field_size=_MOST_FIELD_BYTES,
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", "Content-Type"),
+        )
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cut what is under way."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def patience(self, limit_seconds: float) -> AsyncIterator[Patience]:
+        """Bear so much silence within the block.
+
+        Raises:
+            Stalled: There was more of it; raised in place of what the wait was interrupted by.
+        """
+        patience = Patience(limit_seconds)
+        self._watched.add(patience)
+        try:
+            yield patience
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if patience.has_ended and task is not None and task.uncancel() == 0:
+                raise Stalled from None
+            raise
+        finally:
+            patience.has_ended = True
+            self._watched.discard(patience)
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = loop.time()
+            for patience in tuple(self._watched):
+                patience.look(now)
+
+    async def send(
+        self, provider: Provider, protocol: ModelProtocol, rebuilt: Rebuilt, key: Key | None
+    ) -> aiohttp.ClientResponse:
+        """Send one rebuilt request and wait for the head of its answer.
+
+        Raises:
+            aiohttp.ClientError: It could not be reached, or broke off.
+        """
+        if self._session is None:
+            raise aiohttp.ClientConnectionError
+        headers = list(rebuilt.headers)
+        headers.append(("accept-encoding", "identity"))
+        if key is not None:
+            headers += protocol.key_headers(key.reveal())
+        return await self._session.request(
+            rebuilt.method,
+            URL(provider.base_url.rstrip("/") + rebuilt.path, encoded=True),
+            data=rebuilt.body or None,
+            headers=headers,
+            allow_redirects=False,
+        )
