@@ -89,10 +89,46 @@ def test_run_ends_at_its_deadline_when_attempts_would_go_on(tmp_path: Path) -> N
     assert time.monotonic() - began < 60
     assert first["state"] == "timed-out"
     assert [file["path"] for file in first["candidate"]["files"]] == ["adder.py"]
+    assert first["evaluation"]["verdict"] == "not-evaluated"
+    assert "the run's deadline passed" in first["evaluation"]["trouble"]
     assert second["state"] in {"timed-out", "could-not-run", "cancelled"}
     assert second["candidate"] is None
     assert result["state"] == "finished"
     assert alive(marker) == []
+
+
+@pytest.mark.parametrize("where", ["candidate", "base"])
+@pytest.mark.usefixtures("home")
+def test_checks_end_at_the_deadline_and_regrading_judges_later(tmp_path: Path, where: str) -> None:
+    """A check that would go on is ended with the run, on the base too; no process is left."""
+    make_repository(tmp_path / "repo")
+    marker = "31415005" if where == "candidate" else "31415006"
+    condition = "test -e made" if where == "candidate" else "true"
+    task = write_task(
+        tmp_path,
+        f"""\
+        name: endings
+        prompt: Make the check pass.
+        start: {{repository: {{path: repo}}}}
+        agents:
+          - {{name: quick, driver: command, command: 'touch made'}}
+        limits: {{deadline: 8s}}
+        checks:
+          - {{name: check, run: '{condition} && (setsid sleep {marker} & sleep {marker}); exit 1'}}
+        """,
+    )
+
+    finished = forkyard("run", task, "--json", directory=tmp_path)
+    quick = attempts(run_result(finished))["quick"]
+
+    assert finished.returncode == 14, finished.stderr
+    assert (quick["state"], quick["cleanup"]) == ("finished", "done")
+    assert [file["path"] for file in quick["candidate"]["files"]] == ["made"]
+    assert quick["evaluation"]["verdict"] == "not-evaluated"
+    assert "the run's deadline passed" in quick["evaluation"]["trouble"]
+    assert alive(marker) == []
+    with connect_blocking() as client:
+        assert client.workspaces.list(everything=True) == []
 
 
 @pytest.mark.usefixtures("home")

@@ -34,7 +34,7 @@ from forkyard.model.ids import (
     new_workspace_id,
 )
 from forkyard.model.run import Attempt, AttemptState, Task, TaskProgress
-from forkyard.model.verdict import Assurance, Evaluation, VerdictKind
+from forkyard.model.verdict import Assurance, Baseline, Evaluation, VerdictKind
 from forkyard.model.workspace import (
     Limits,
     NetworkPolicy,
@@ -116,9 +116,15 @@ class AttemptSteps:
         )
 
     async def evaluate(self, command: Command) -> None:
-        """Judge the candidate; trouble of ours is a verdict of its own."""
+        """Judge the candidate; trouble of ours is a verdict of its own.
+
+        A command with a trouble runs nothing: it stands where the baseline would.
+        """
         attempt, _, task, progress = self.rows.about(command)
-        if attempt.candidate is None or progress.baseline is None:
+        baseline = progress.baseline
+        if command.trouble is not None:
+            baseline = Baseline(checks=(), trouble=command.trouble)
+        if attempt.candidate is None or baseline is None:
             msg = f"cannot evaluate {attempt.id}: it has no candidate, or its task no baseline"
             raise InternalError(msg)
         candidate = self.rows.journal.state.candidates[attempt.candidate]
@@ -130,7 +136,7 @@ class AttemptSteps:
                 task,
                 self.rows.sealed(progress),
                 candidate,
-                progress.baseline,
+                baseline,
                 out=results / identity,
                 evaluation_id=identity,
             )

@@ -31,6 +31,8 @@ class CommandKind(StrEnum):
     """End the agent for a reason that is given."""
     COLLECT = "collect"
     EVALUATE = "evaluate"
+    LEAVE_UNJUDGED = "leave-unjudged"
+    """Give a candidate the verdict `not-evaluated` for a reason that is given."""
     END = "end"
     """Give an attempt a terminal state without more work."""
     CLEAN_UP = "clean-up"

@@ -27,6 +27,10 @@ DEADLINE_GRACE_SECONDS = 15.0
 """The sandbox itself ends an agent at the deadline; past this it did not, so we do."""
 
 LATE = "the run's deadline passed before it could start"
+UNJUDGED = (
+    "cannot judge it: the run's deadline passed before its checks had ended; `forkyard regrade`"
+    " judges it with a deadline of its own"
+)
 
 
 def decide(view: View, now: float) -> tuple[Command, ...]:
@@ -114,9 +118,8 @@ def _next_for_task(
         return CommandKind.RANK if progress.ranking is None else None
     if run.cancel_requested or progress.trouble is not None:
         return None
-    begun = any(attempt.state is not AttemptState.QUEUED for attempt in attempts)
-    if is_late and not begun:
-        return None
+    if is_late:
+        return None  # checks end at the deadline, too
     if progress.sealed is None:
         # without it no attempt can begin, and no candidate can exist to be judged
         return CommandKind.SEAL
@@ -147,7 +150,7 @@ def _for_attempt(
                 ending = AttemptState.COULD_NOT_RUN
             return for_attempt(CommandKind.END, attempt, ending=ending, trouble=failed)
         case AttemptState.EVALUATING:
-            return _before_verdict(view, run, progress, attempt)
+            return _before_verdict(view, run, progress, attempt, is_late=is_late)
         case _:
             return None
 
@@ -204,7 +207,7 @@ def _while_running(view: View, run: Run, attempt: Attempt, *, is_overdue: bool) 
 
 
 def _before_verdict(
-    view: View, run: Run, progress: TaskProgress, attempt: Attempt
+    view: View, run: Run, progress: TaskProgress, attempt: Attempt, *, is_late: bool
 ) -> Command | None:
     if run.cancel_requested:
         return for_attempt(
@@ -214,7 +217,8 @@ def _before_verdict(
             detail="the run was cancelled before its evaluation",
         )
     evaluate = for_attempt(CommandKind.EVALUATE, attempt)
-    failed = progress.trouble or _given_up(view, evaluate)
+    unjudged = for_attempt(CommandKind.LEAVE_UNJUDGED, attempt, trouble=UNJUDGED)
+    failed = progress.trouble or _given_up(view, evaluate) or _given_up(view, unjudged)
     if failed is not None:
         return for_attempt(
             CommandKind.END,
@@ -222,6 +226,8 @@ def _before_verdict(
             ending=attempt.ending or AttemptState.FINISHED,
             trouble=failed,
         )
+    if is_late:
+        return unjudged
     return evaluate if progress.baseline is not None else None
 
 

@@ -224,6 +224,7 @@ class Reconciler:
             CommandKind.STOP_AGENT: self.agents.stop_agent,
             CommandKind.COLLECT: self.steps.collect,
             CommandKind.EVALUATE: self.steps.evaluate,
+            CommandKind.LEAVE_UNJUDGED: self.steps.evaluate,
             CommandKind.END: self.steps.end,
             CommandKind.CLEAN_UP: self.steps.clean_up,
         }

@@ -24,6 +24,7 @@ from forkyard.model.run import (
     RunLimits,
     RunState,
 )
+from forkyard.model.verdict import VerdictKind
 from forkyard.model.workspace import WorkspaceState
 
 PATIENCE_SECONDS = 30.0
@@ -172,7 +173,7 @@ def test_candidate_is_kept_when_attempt_times_out(world: World) -> None:
 
 
 def test_queued_attempts_end_when_deadline_passes(world: World) -> None:
-    """Past the deadline the running one is stopped and judged, the waiting one never starts."""
+    """Past the deadline the running one is stopped and kept, the waiting one never starts."""
 
     async def story(coordinator: Coordinator) -> None:
         limits = RunLimits(parallel=1, deadline_seconds=0.3)
@@ -180,6 +181,9 @@ def test_queued_attempts_end_when_deadline_passes(world: World) -> None:
         assert run.state is RunState.FINISHED
         assert [a.state for a in attempts] == [AttemptState.TIMED_OUT] * 2
         assert attempts[0].candidate is not None
+        assert attempts[0].evaluation is not None
+        evaluation = world.journal.state.evaluations[attempts[0].evaluation]
+        assert evaluation.verdict is VerdictKind.NOT_EVALUATED
         assert attempts[1].candidate is None
         assert attempts[1].detail is not None
 

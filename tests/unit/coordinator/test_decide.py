@@ -118,7 +118,7 @@ class Machine:
                     self._attempt(attempt, attempt.ending)
                 else:
                     self._attempt(attempt, AttemptState.EVALUATING)
-            case CommandKind.EVALUATE:
+            case CommandKind.EVALUATE | CommandKind.LEAVE_UNJUDGED:
                 assert attempt.ending is not None
                 self._attempt(attempt, attempt.ending)
             case CommandKind.END:
@@ -337,6 +337,31 @@ def test_agent_is_stopped_when_it_outlives_the_deadline() -> None:
     command = _wanted(machine, attempt)
     assert command.kind is CommandKind.STOP_AGENT
     assert command.ending is AttemptState.TIMED_OUT
+
+
+def test_checks_end_when_the_deadline_passes() -> None:
+    """An evaluation under way becomes a verdict that says why; nothing is run for it any more."""
+    machine, _, attempt = _with_running_attempt()
+    machine.state.apply(replace(attempt, state=AttemptState.EVALUATING))
+    machine.now = DEADLINE - 1
+    assert _wanted(machine, attempt).kind is CommandKind.EVALUATE
+    machine.now = DEADLINE
+    command = _wanted(machine, attempt)
+    assert command.kind is CommandKind.LEAVE_UNJUDGED
+    assert command.trouble is not None
+    assert "deadline passed" in command.trouble
+
+
+def test_the_base_is_not_checked_when_the_deadline_has_passed() -> None:
+    """What waits for the baseline is left unjudged instead of waiting on."""
+    machine, run, attempt = _with_running_attempt()
+    machine.state.apply(replace(attempt, state=AttemptState.EVALUATING))
+    progress = (replace(machine.state.runs[run.id].progress[0], baseline=None),)
+    machine.state.apply(replace(machine.state.runs[run.id], progress=progress))
+    kinds = [command.kind for command in decide(machine.view(), DEADLINE - 1)]
+    assert kinds == [CommandKind.BASELINE]
+    kinds = [command.kind for command in decide(machine.view(), DEADLINE)]
+    assert kinds == [CommandKind.LEAVE_UNJUDGED]
 
 
 def test_attempt_is_interrupted_when_its_agent_cannot_be_followed() -> None:
