@@ -118,8 +118,8 @@ async def assemble(
     blobs = Blobs(layout.blobs)
     workspaces = Workspaces(journal, fleet, layout, clock)
     snapshots = Snapshots(workspaces, collector, clock)
-    templates = Templates(snapshots, clock)
-    evaluator = Evaluator(workspaces, collector, layout, clock)
+    templates = Templates(snapshots, clock, masker)
+    evaluator = Evaluator(workspaces, collector, layout, clock, masker)
     applications = Applications(
         journal=journal,
         contents=StoredContents(collector.store),

@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from forkyard.base.durable import failpoint, make_directory, write_file
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.evaluation.interface import JudgeWorkspaces
 from forkyard.evaluation.reports import apart, junit
 from forkyard.model.execution import Exec, ExecResult, StopReason
-from forkyard.model.ids import ExecId, WorkspaceId, new_exec_id
+from forkyard.model.ids import WorkspaceId, new_exec_id
 from forkyard.model.verdict import Check, CheckRun, CheckState, ReportFormat, TestOutcome
 from forkyard.model.workspace import WORKSPACE_ROOT
 from forkyard.shim import kernel
@@ -40,6 +41,7 @@ async def run_check(
     workspaces: JudgeWorkspaces,
     layout: Layout,
     out: Path,
+    masker: Masker,
 ) -> CheckRun:
     """Run one check and stop the workspace.
 
@@ -50,6 +52,7 @@ async def run_check(
         workspaces: Where it runs.
         layout: Where its files lie.
         out: Folder on the trusted side that keeps the log and the report.
+        masker: For what is kept of them.
 
     Raises:
         ForkyardError: The sandbox could not be had; a check that fails is a result.
@@ -63,7 +66,9 @@ async def run_check(
     result = ended.result
     if result is None:
         return _could_not_run(check, "its exec has no result")
-    log = await asyncio.to_thread(_keep_log, layout, workspace, result.id, out, check.name)
+    source = layout.exec(workspace, result.id)
+    kept = out / f"{check.name}.log"
+    log = await asyncio.to_thread(_keep_log, source, kept, layout.home, masker)
     run = CheckRun(
         name=check.name,
         state=CheckState.COULD_NOT_RUN,
@@ -82,7 +87,8 @@ async def run_check(
     if isinstance(content, str):
         return replace(run, state=CheckState.NO_REPORT, detail=content)
     if len(content) <= KEPT_REPORT_BYTES:
-        await asyncio.to_thread(write_file, out / f"{check.name}.report.xml", content)
+        masked = await asyncio.to_thread(masker.mask, content)
+        await asyncio.to_thread(write_file, out / f"{check.name}.report.xml", masked)
     try:
         outcomes = await apart.read_apart(content)
     except junit.ReportError as error:
@@ -203,22 +209,19 @@ def _detail(result: ExecResult) -> str | None:
     return "; ".join(parts) or None
 
 
-def _keep_log(
-    layout: Layout, workspace: WorkspaceId, exec_id: ExecId, out: Path, name: str
-) -> str | None:
-    source = layout.exec(workspace, exec_id)
+def _keep_log(source: Path, kept: Path, home: Path, masker: Masker) -> str | None:
+    """Keep what a check printed, masked; name the file below the state directory, if any."""
     parts: list[bytes] = []
     for stream in ("stdout", "stderr"):
         file = source / stream
         if file.is_file():
             with file.open("rb") as opened:
-                parts.append(opened.read(OUTPUT_BYTES))
+                parts.append(masker.mask(opened.read(OUTPUT_BYTES)))
     if not parts:
         return None
     content = parts[0]
     if len(parts) > 1 and parts[1]:
         content = b"".join((content, b"\n--- stderr ---\n" if content else b"", parts[1]))
-    make_directory(out)
-    kept = out / f"{name}.log"
+    make_directory(kept.parent)
     write_file(kept, content)
-    return os.path.relpath(kept, layout.home)
+    return os.path.relpath(kept, home)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint, make_directory
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.errors import EvaluationError, ForkyardError, StoreError
 from forkyard.evaluation.baseline import settle
@@ -39,13 +40,19 @@ class Evaluator:
     """Runs a task's checks on the base and on candidates."""
 
     def __init__(
-        self, workspaces: JudgeWorkspaces, keeper: TreeKeeper, layout: Layout, clock: Clock
+        self,
+        workspaces: JudgeWorkspaces,
+        keeper: TreeKeeper,
+        layout: Layout,
+        clock: Clock,
+        masker: Masker | None = None,
     ) -> None:
         """Keep the collaborators; nothing starts yet."""
         self._workspaces = workspaces
         self._keeper = keeper
         self._layout = layout
         self._clock = clock
+        self._masker = masker or Masker()
 
     async def baseline(
         self,
@@ -167,6 +174,7 @@ class Evaluator:
                         workspaces=self._workspaces,
                         layout=self._layout,
                         out=out,
+                        masker=self._masker,
                     )
                 )
         return runs

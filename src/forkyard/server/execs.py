@@ -65,8 +65,9 @@ def exec_bytes(services: Services, row: Exec) -> bytes:
     if result is None:
         return exec_view(row).model_dump_json().encode()
     folder = services.layout.exec(row.workspace, row.id)
-    stdout = read_small(folder / "stdout", result.stdout_bytes, INLINE_OUTPUT_BYTES)
-    stderr = read_small(folder / "stderr", result.stderr_bytes, INLINE_OUTPUT_BYTES)
+    limit = INLINE_OUTPUT_BYTES
+    stdout = read_small(folder / "stdout", result.stdout_bytes, limit, services.masker)
+    stderr = read_small(folder / "stderr", result.stderr_bytes, limit, services.masker)
     return json.dumps(
         {
             "id": row.id,
@@ -119,6 +120,8 @@ async def exec_output(call: Call) -> StreamingResponse:
             offset=call.number("offset", 0),
             follow=call.flag("follow"),
             is_over=is_over,
+            is_cut=services.stopping.is_set,
+            masker=services.masker,
         ),
         media_type="application/octet-stream",
     )

@@ -174,6 +174,8 @@ async def attempt_log(call: Call) -> StreamingResponse:
             offset=call.number("offset", 0),
             follow=call.flag("follow"),
             is_over=is_over,
+            is_cut=services.stopping.is_set,
+            masker=services.masker,
         ),
         media_type="application/octet-stream",
     )

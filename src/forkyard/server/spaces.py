@@ -156,6 +156,8 @@ async def template_log(call: Call) -> StreamingResponse:
             offset=call.number("offset", 0),
             follow=call.flag("follow"),
             is_over=is_over,
+            is_cut=services.stopping.is_set,
+            masker=services.masker,
         ),
         media_type="application/octet-stream",
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.base.durable import make_directory
+from forkyard.base.masking import MaskedStream, Masker
 from forkyard.base.removal import remove_tree
 
 LOG_NAME = "build.log"
+STREAMS = ("stdout", "stderr")
 _POLL_SECONDS = 0.1
 _CHUNK_BYTES = 256 * 1024
 
@@ -19,9 +22,10 @@ _CHUNK_BYTES = 256 * 1024
 class BuildLog:
     """One build's folder: its log, and the whole output of each task beside it."""
 
-    def __init__(self, folder: Path) -> None:
-        """Know the folder; `begin` makes it."""
+    def __init__(self, folder: Path, masker: Masker | None = None) -> None:
+        """Know the folder; `begin` makes it. Secrets are masked in whatever is written."""
         self.folder = folder
+        self._masker = masker or Masker()
 
     @property
     def path(self) -> Path:
@@ -36,7 +40,7 @@ class BuildLog:
 
     def say(self, sentence: str) -> None:
         """Add a line."""
-        self._append(f"{sentence}\n".encode(errors="replace"))
+        self._append(self._masker.mask(f"{sentence}\n".encode(errors="replace")))
 
     @contextlib.asynccontextmanager
     async def following(self, output: Path, task: str) -> AsyncIterator[None]:
@@ -46,11 +50,17 @@ class BuildLog:
             output: The exec's folder, which may not exist yet.
             task: Names the files.
         """
-        offsets = {"stdout": 0, "stderr": 0}
+        streams = {name: _Followed(output / name, self._masker.stream()) for name in STREAMS}
+
+        def take(*, is_last: bool) -> None:
+            for name, stream in streams.items():
+                for chunk in stream.take(is_last=is_last):
+                    self._append(chunk)
+                    self._append(chunk, f"{task}.{name}")
 
         async def follow() -> None:
             while True:
-                self._take(output, task, offsets)
+                take(is_last=False)
                 await asyncio.sleep(_POLL_SECONDS)
 
         follower = asyncio.create_task(follow())
@@ -60,19 +70,7 @@ class BuildLog:
             follower.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await follower
-            self._take(output, task, offsets)
-
-    def _take(self, output: Path, task: str, offsets: dict[str, int]) -> None:
-        for stream, offset in offsets.items():
-            try:
-                with (output / stream).open("rb") as file:
-                    file.seek(offset)
-                    while chunk := file.read(_CHUNK_BYTES):
-                        self._append(chunk)
-                        self._append(chunk, f"{task}.{stream}")
-                        offsets[stream] += len(chunk)
-            except FileNotFoundError:
-                continue
+            take(is_last=True)
 
     def _append(self, data: bytes, name: str = LOG_NAME) -> None:
         descriptor = os.open(
@@ -80,3 +78,22 @@ class BuildLog:
         )
         with os.fdopen(descriptor, "ab") as file:
             file.write(data)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """How far one output file was read, and what may be the beginning of a secret."""
+
+    path: Path
+    masked: MaskedStream
+    offset: int = 0
+
+    def take(self, *, is_last: bool) -> Iterator[bytes]:
+        """Give what is new."""
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self.offset)
+            while chunk := file.read(_CHUNK_BYTES):
+                self.offset += len(chunk)
+                yield self.masked.feed(chunk)
+        if is_last:
+            yield self.masked.finish()

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
+from forkyard.base.masking import Masker
 from forkyard.base.removal import remove_tree
 from forkyard.errors import (
     ConfigError,
@@ -88,8 +89,9 @@ class _BuildError(Exception):
 class Templates:
     """The templates of one state directory; the only one to change their rows."""
 
-    def __init__(self, snapshots: Snapshots, clock: Clock) -> None:
+    def __init__(self, snapshots: Snapshots, clock: Clock, masker: Masker | None = None) -> None:
         """Keep the collaborators; nothing is done yet."""
+        self._masker = masker
         self._snapshots = snapshots
         self._workspaces = snapshots.workspaces
         self._journal = self._workspaces.journal
@@ -185,7 +187,7 @@ class Templates:
                 workspace=new_workspace_id(),
             )
             building = replace(row, state=TemplateState.BUILDING, trouble=None)
-            log = BuildLog(self._layout.build(row.id))
+            log = BuildLog(self._layout.build(row.id), self._masker)
             await asyncio.to_thread(log.begin, self._layout.trash)
             await self._journal.append_all(
                 [
