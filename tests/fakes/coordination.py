@@ -325,7 +325,7 @@ class FakeCollector:
 
 @dataclass(slots=True)
 class FakeEvaluator:
-    """Judges at once: everything is solved."""
+    """Judges at once: everything is solved, unless the base could not be judged."""
 
     world: World
 
@@ -347,17 +347,19 @@ class FakeEvaluator:
         out: Path,
         evaluation_id: EvaluationId | None = None,
     ) -> Evaluation:
-        """Give a good verdict."""
+        """Give a good verdict, or none where the base could not be judged."""
         self.world.trouble("evaluate")
         await asyncio.sleep(0)
+        trouble = baseline.trouble
         return Evaluation(
             id=evaluation_id or new_evaluation_id(),
             candidate=candidate.id,
             result_tree=candidate.result_tree,
-            verdict=VerdictKind.SOLVED,
-            assurance=Assurance.IN_PROCESS,
+            verdict=VerdictKind.SOLVED if trouble is None else VerdictKind.NOT_EVALUATED,
+            assurance=Assurance.IN_PROCESS if trouble is None else Assurance.NONE,
             created_at="now",
-            reasons=("every check passes",),
+            reasons=("every check passes" if trouble is None else "not judged",),
+            trouble=trouble,
         )
 
 
