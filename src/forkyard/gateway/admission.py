@@ -15,24 +15,23 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 
 from forkyard.errors import InternalError, NotFoundError
 from forkyard.gateway.accounts import Account, Accounts
 from forkyard.gateway.budget import Admit, Ask, Level, Refuse, Wait, decide
+from forkyard.gateway.followers import Followers
 from forkyard.gateway.interface import LedgerEntry, Outcome, RunStatus
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.line import Line, Reservation, Waiting
-from forkyard.gateway.prices import ModelPrice, cost_micro_usd
-from forkyard.gateway.rows import NewReservation, Settlement
+from forkyard.gateway.prices import MOST_MODEL_NAME, ModelPrice, cost_micro_usd
+from forkyard.gateway.rows import Settlement, is_credible
 from forkyard.model.budget import Grant, TokenCounts
 from forkyard.model.ids import AttemptId, RunId, WorkspaceId
 
 MOST_REFUSALS = 100
 """Of one workspace that are entered one by one; an agent that goes on asking is only counted."""
-MOST_TOKENS = 1_000_000_000
-"""Of one request that is believed; a provider that reports more reports nonsense."""
 
 
 class RefusedError(Exception):
@@ -55,7 +54,7 @@ class Admission:
         self._accounts = Accounts()
         self._lines: dict[RunId, Line] = {}
         self._open: dict[str, Reservation] = {}
-        self._followers: set[_Follower] = set()
+        self._followers = Followers()
 
     async def grant(self, grant: Grant) -> None:
         """Let a workspace in, or change its grant; again with the same is fine.
@@ -102,6 +101,7 @@ class Admission:
         provider: str,
         model: str,
         price: ModelPrice | None,
+        refusal_status: int | None = None,
     ) -> Reservation:
         """Wait for a request's turn and reserve for it.
 
@@ -111,6 +111,7 @@ class Admission:
             provider: Name of the provider it goes to.
             model: Name of the model it asks for.
             price: Settles it later, too.
+            refusal_status: What the agent is answered if it is refused, for the ledger.
 
         Raises:
             RefusedError: By a budget, by the grant's request limit, or it is revoked.
@@ -128,8 +129,9 @@ class Admission:
             grant=account.grant,
             ask=ask,
             provider=provider,
-            model=model,
+            model=model[:MOST_MODEL_NAME],
             price=price,
+            refusal_status=refusal_status,
             turn=asyncio.get_running_loop().create_future(),
         )
         run = account.grant.run
@@ -146,7 +148,7 @@ class Admission:
                 self._move(run)
             raise
         try:
-            await self._ledger.reserve(_row(reservation))
+            await self._ledger.reserve(reservation.row())
         except BaseException:
             # steps take effect in the order they were asked for: the row, if it is ever
             # written, is written before this takes it away
@@ -193,7 +195,7 @@ class Admission:
             On disk before this returns.
         """
         self._close(reservation)
-        told = tokens if tokens is not None and _is_credible(tokens) else None
+        told = tokens if tokens is not None and is_credible(tokens) else None
         if told is None:
             used = TokenCounts(input=reservation.input_tokens, output=reservation.output_tokens)
             cost = reservation.micro_usd
@@ -248,8 +250,8 @@ class Admission:
         account = self._account(workspace)
         settlement = Settlement(outcome=outcome, status=status, detail=detail)
         account.refuse(detail, is_final=False)
-        self._record(account, provider, model, settlement)
-        self.touched(account.grant.run)
+        self._record(account, provider, model[:MOST_MODEL_NAME], settlement)
+        self._followers.touched(account.grant.run)
 
     def status(self, run: RunId) -> RunStatus | None:
         """Say what a run and its workspaces spend, hold and wait for; None: none is let in.
@@ -280,30 +282,15 @@ class Admission:
 
     async def changes(self) -> AsyncIterator[RunStatus]:
         """Follow every run; changes of one that come while nobody reads are told as one."""
-        follower = _Follower(self._accounts.runs)
-        self._followers.add(follower)
-        try:
-            while True:
-                await follower.event.wait()
-                follower.event.clear()
-                while follower.runs:
-                    status = self.status(follower.runs.pop())
-                    if status is not None:
-                        yield status
-        finally:
-            self._followers.discard(follower)
+        async for run in self._followers.follow(self._accounts.runs):
+            if (status := self.status(run)) is not None:
+                yield status
 
-    def touched(self, run: RunId) -> None:
-        """Tell those who follow that something of a run has changed."""
-        for follower in self._followers:
-            follower.runs.add(run)
-            follower.event.set()
-
-    def attempt_touched(self, attempt: AttemptId) -> None:
-        """Do the same by attempt; a governor's `on_change`."""
+    def touched(self, attempt: AttemptId) -> None:
+        """Tell those who follow of something that is not seen here; a governor's `on_change`."""
         for account in self._accounts.of_workspace.values():
             if account.grant.attempt == attempt:
-                self.touched(account.grant.run)
+                self._followers.touched(account.grant.run)
 
     def _account(self, workspace: WorkspaceId) -> Account:
         account = self._accounts.of_workspace.get(workspace)
@@ -320,7 +307,7 @@ class Admission:
         line = self._lines.get(run)
         while line is not None and self._serve_one(line):
             pass
-        self.touched(run)
+        self._followers.touched(run)
 
     def _serve_one(self, line: Line) -> bool:
         for waiting in line.first_of_each():
@@ -376,7 +363,7 @@ class Admission:
         line.leave(waiting, is_served=True)
         account = self._accounts.of_workspace[waiting.grant.workspace]
         account.refuse(reason, is_final=True)
-        settlement = Settlement(outcome=outcome, status=None, detail=reason)
+        settlement = Settlement(outcome=outcome, status=waiting.refusal_status, detail=reason)
         self._record(account, waiting.provider, waiting.model, settlement)
         waiting.turn.set_exception(RefusedError(outcome, reason))
 
@@ -410,36 +397,6 @@ class Admission:
         self._accounts.give_back(grant, reserved, spent)
         self._accounts.forget_idle(grant)
         self._move(grant.run)
-
-
-class _Follower:
-    """One reader of changes and what it has not been told yet."""
-
-    def __init__(self, runs: Mapping[RunId, object]) -> None:
-        self.runs: set[RunId] = set(runs)
-        self.event = asyncio.Event()
-        self.event.set()
-
-
-def _row(reservation: Reservation) -> NewReservation:
-    return NewReservation(
-        id=reservation.id,
-        grant=reservation.grant,
-        provider=reservation.provider,
-        model=reservation.model,
-        input_tokens=reservation.input_tokens,
-        output_tokens=reservation.output_tokens,
-        micro_usd=reservation.micro_usd,
-        price_version="" if reservation.price is None else reservation.price.version,
-    )
-
-
-def _is_credible(tokens: TokenCounts) -> bool:
-    counts = (
-        *(tokens.input, tokens.cache_read, tokens.cache_write, tokens.cache_write_long),
-        *(tokens.output, tokens.reasoning),
-    )
-    return all(0 <= count <= MOST_TOKENS for count in counts)
 
 
 def _looked_at(done: asyncio.Future[LedgerEntry]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from forkyard.gateway.budget import Ask
 from forkyard.gateway.prices import ModelPrice
+from forkyard.gateway.rows import NewReservation
 from forkyard.model.budget import Grant
 from forkyard.model.ids import AttemptId, WorkspaceId
 
@@ -35,6 +36,19 @@ class Reservation:
         """Give what a token budget counts at most."""
         return self.input_tokens + self.output_tokens
 
+    def row(self) -> NewReservation:
+        """Give what the ledger is to hold."""
+        return NewReservation(
+            id=self.id,
+            grant=self.grant,
+            provider=self.provider,
+            model=self.model,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            micro_usd=self.micro_usd,
+            price_version="" if self.price is None else self.price.version,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Waiting:
@@ -45,6 +59,7 @@ class Waiting:
     provider: str
     model: str
     price: ModelPrice | None
+    refusal_status: int | None
     turn: asyncio.Future[Reservation]
 
 

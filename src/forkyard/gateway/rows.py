@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from forkyard.gateway.interface import Outcome
 from forkyard.model.budget import Grant, TokenCounts
+
+MOST_TOKENS = 1_000_000_000
+"""Of one request that is believed; a provider that reports more reports nonsense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +69,8 @@ class Settlement:
     status: int | None = None
     first_byte_milliseconds: int | None = None
     detail: str = ""
+
+
+def is_credible(tokens: TokenCounts) -> bool:
+    """Say whether a provider can have meant what it reports."""
+    return all(0 <= getattr(tokens, one.name) <= MOST_TOKENS for one in fields(tokens))
