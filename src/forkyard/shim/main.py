@@ -31,7 +31,7 @@ SOCKET = "shim.sock"
 PID_FILE = "shim.pid"
 _EMPTY_POLL_SECONDS = 0.002
 """How often a killed exec's group is asked whether it is empty; v1 offers no event for it."""
-_FORSAKEN_SECONDS = 10.0
+FORSAKEN_SECONDS = 10.0
 _LINGER_SECONDS = 0.5
 """After `stopped`, how long to wait for the answer to be read before going."""
 
@@ -281,7 +281,7 @@ class Shim:
         if self._disk is not None:
             times.append(self._disk.next_look)
         if self._is_forsaken:
-            times.append(self._alone_since + _FORSAKEN_SECONDS)
+            times.append(self._alone_since + FORSAKEN_SECONDS)
         handover = self._sandbox.handover
         if handover is not None and handover.next_try is not None:
             times.append(handover.next_try)
@@ -303,7 +303,7 @@ class Shim:
         handover = self._sandbox.handover
         if handover is not None and handover.next_try is not None and now >= handover.next_try:
             self._hand_over()
-        if self._is_forsaken and now >= self._alone_since + _FORSAKEN_SECONDS:
+        if self._is_forsaken and now >= self._alone_since + FORSAKEN_SECONDS:
             with contextlib.suppress(OSError):
                 self._sandbox.unmake()
             self._over = True

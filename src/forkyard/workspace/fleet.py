@@ -309,6 +309,7 @@ class LocalFleet:
                 shim.task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await shim.task
+            shim.writer.close()  # a follower that was cancelled before it began did not
         self._fork_server.drop_lease()
 
     def _lock(self, workspace: WorkspaceId) -> asyncio.Lock:

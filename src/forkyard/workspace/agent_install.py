@@ -1,0 +1,358 @@
+"""Installed agents: one read-only folder for each pinned version, shown to sandboxes as it is.
+
+A folder gets its name when it is whole, so one that has its name is. Installing twice at once is
+harmless: the second finds the first's, or loses the rename and takes the winner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from forkyard.agents.interface import AGENTS_ROOT, Package, Recipe
+from forkyard.agents.pins import pinned
+from forkyard.agents.registry import driver_named, driver_names
+from forkyard.base.durable import make_directory, sync_directory
+from forkyard.base.removal import remove_tree
+from forkyard.config import Layout
+from forkyard.errors import ConfigError, NotFoundError, WorkspaceError
+from forkyard.model.workspace import ReadOnlyMount
+from forkyard.workspace.agent_archives import Abandoned, UnpackedFile, Unpacker
+from forkyard.workspace.agent_fetch import Fetcher
+
+MACHINE = "x86_64"
+"""The only one that agents are pinned for."""
+_NEW = ".new-"
+_CONTENTS = "contents.json"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledAgent:
+    """One agent that is there, whole."""
+
+    driver: str
+    version: str
+    digest: str
+    """Of its recipe: which archives, with which hashes, put together how."""
+    folder: Path
+
+    @property
+    def mount(self) -> ReadOnlyMount:
+        """Give how sandboxes are shown it."""
+        return ReadOnlyMount(
+            source=str(self.folder),
+            target=f"{AGENTS_ROOT}/{self.driver}",
+            reason=f"agent {self.driver} {self.version}",
+        )
+
+
+class Agents:
+    """Which agents are installed below one state directory."""
+
+    def __init__(
+        self, layout: Layout, *, search_path: str = "/usr/local/bin:/usr/bin:/bin"
+    ) -> None:
+        """Keep where; nothing is looked at yet.
+
+        Args:
+            layout: Of the installation.
+            search_path: PATH to find npm and pip in.
+        """
+        self._layout = layout
+        self._search_path = search_path
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def find(self, driver: str) -> InstalledAgent | None:
+        """Give an agent that is installed as it is pinned now; None: it is not.
+
+        Raises:
+            ConfigError: There is no such driver.
+        """
+        recipe = recipe_of(driver)
+        return None if recipe is None else self._find(driver, recipe)
+
+    def mount(self, driver: str) -> ReadOnlyMount | None:
+        """Give what a sandbox must be shown for a driver; None: nothing.
+
+        Raises:
+            NotFoundError: It is not installed.
+        """
+        if recipe_of(driver) is None:
+            return None
+        found = self.find(driver)
+        if found is None:
+            raise NotFoundError(
+                f"cannot run an agent of driver {driver}: it is not installed",
+                hint=f"Run `forkyard agent install {driver}`.",
+            )
+        return found.mount
+
+    async def install(
+        self,
+        driver: str,
+        *,
+        source: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+        announce: Callable[[str], None] = lambda _: None,
+    ) -> InstalledAgent:
+        """Install an agent as it is pinned; one that is there is left as it is.
+
+        Args:
+            driver: Which.
+            source: Folder that holds its archives; None: they are fetched.
+            variables: Of the environment of whoever asks, for the clients that fetch.
+            announce: Told what is done.
+
+        Raises:
+            ConfigError: The driver needs no installation, or this is another kind of machine.
+            NotFoundError: The folder lacks an archive.
+            WorkspaceError: An archive cannot be fetched, or is not the pinned one.
+
+        Cancellation:
+            Nothing is left behind.
+
+        Durability:
+            The agent is on disk, whole, when this returns.
+        """
+        recipe = recipe_of(driver)
+        if recipe is None:
+            raise ConfigError(
+                f"cannot install {driver}: its commands are the user's own",
+                hint="See `forkyard agent list` for what can be installed.",
+            )
+        return await self._install(
+            driver, recipe, source=source, variables=variables or {}, announce=announce
+        )
+
+    async def damage(self, agent: InstalledAgent) -> tuple[str, ...]:
+        """Compare every file of an installed agent with what was unpacked.
+
+        Returns:
+            What is wrong; empty: nothing.
+        """
+        return await asyncio.to_thread(_damage, agent.folder)
+
+    def others(self, driver: str) -> tuple[str, ...]:
+        """Name the folders of other versions of an agent, which running workspaces may still use."""
+        current = self.find(driver)
+        return tuple(
+            sorted(
+                one.name
+                for one in self._layout.agents.glob(f"{driver}-[0-9]*")
+                if current is None or one != current.folder.parent
+            )
+        )
+
+    # -- small ones --------------------------------------------------------------------------
+
+    def _find(self, name: str, recipe: Recipe) -> InstalledAgent | None:
+        digest = digest_of(recipe)
+        place = self._layout.agents / f"{name}-{recipe.version}-{digest}"
+        if not (place / _CONTENTS).is_file():
+            return None
+        return InstalledAgent(
+            driver=name, version=recipe.version, digest=digest, folder=place / "files"
+        )
+
+    async def _install(
+        self,
+        name: str,
+        recipe: Recipe,
+        *,
+        source: Path | None,
+        variables: Mapping[str, str],
+        announce: Callable[[str], None],
+    ) -> InstalledAgent:
+        if platform.machine() != MACHINE:
+            raise ConfigError(
+                f"cannot install {name}: this machine is {platform.machine()}, agents are pinned"
+                f" for {MACHINE}",
+                hint="Use `driver: command` with an agent that the template installs.",
+            )
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            found = self._find(name, recipe)
+            if found is not None:
+                return found
+            make_directory(self._layout.agents)
+            scratch = self._layout.agents / f"{_NEW}{uuid.uuid4().hex}"
+            scratch.mkdir(mode=0o700)
+            try:
+                archives = source
+                if archives is None:
+                    archives = await self._fetch(
+                        recipe, scratch, variables=variables, announce=announce
+                    )
+                _refuse_missing(name, recipe, archives)
+                announce(f"unpacking {name} {recipe.version}")
+                await _in_thread(_unpack, recipe, archives, scratch / "made")
+                self._publish(name, recipe, scratch / "made")
+            finally:
+                await asyncio.to_thread(remove_tree, scratch, self._layout.trash)
+            found = self._find(name, recipe)
+            if found is None:
+                raise WorkspaceError(f"cannot install {name}: it vanished while it was installed")
+            return found
+
+    async def _fetch(
+        self,
+        recipe: Recipe,
+        scratch: Path,
+        *,
+        variables: Mapping[str, str],
+        announce: Callable[[str], None],
+    ) -> Path:
+        fetcher = Fetcher(
+            scratch, search_path=self._search_path, variables=variables, announce=announce
+        )
+        npm: tuple[str, ...] = ("npm",)
+        if not fetcher.has_npm and any(one.registry == "npm" for one in recipe.packages):
+            announce("this machine has no npm: fetching one")
+            tool = await self._install(
+                "npm", pinned("npm"), source=None, variables=variables, announce=announce
+            )
+            npm = (
+                str(tool.folder / "bin" / "node"),
+                str(tool.folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"),
+            )
+        await fetcher.fetch(recipe.packages, npm=npm)
+        return fetcher.archives
+
+    def _publish(self, name: str, recipe: Recipe, made: Path) -> None:
+        _sync_file_system(made)
+        place = self._layout.agents / f"{name}-{recipe.version}-{digest_of(recipe)}"
+        try:
+            made.rename(place)
+        except OSError:
+            if not (place / _CONTENTS).is_file():
+                raise
+        sync_directory(self._layout.agents)
+
+
+def recipe_of(driver: str) -> Recipe | None:
+    """Give what a driver needs installed.
+
+    Raises:
+        ConfigError: There is no such driver.
+    """
+    return driver_named(driver).recipe
+
+
+def installable() -> tuple[str, ...]:
+    """List the drivers that need an installation."""
+    return tuple(name for name in driver_names() if recipe_of(name) is not None)
+
+
+def digest_of(recipe: Recipe) -> str:
+    """Give a recipe's digest: whatever changes what is installed changes it."""
+    text = json.dumps(asdict(recipe), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def sweep(layout: Layout) -> tuple[str, ...]:
+    """Remove what an installation that was killed left behind, at the server's start."""
+    leftovers = sorted(layout.agents.glob(f"{_NEW}*"))
+    for one in leftovers:
+        remove_tree(one, layout.trash)
+    return tuple(f"agents/{one.name}" for one in leftovers)
+
+
+def _refuse_missing(name: str, recipe: Recipe, archives: Path) -> None:
+    missing = [one.file for one in recipe.packages if not (archives / one.file).is_file()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise NotFoundError(
+            f"cannot install {name}: {archives} has no {missing[0]}{more}",
+            hint=f"Put the archives there that `forkyard agent check {name} --json` lists.",
+        )
+
+
+def _unpack(recipe: Recipe, archives: Path, made: Path, stop: threading.Event) -> None:
+    files = made / "files"
+    made.mkdir(mode=0o755)
+    files.mkdir(mode=0o755)
+    unpacker = Unpacker(files, stop)
+    for package in recipe.packages:
+        unpacker.unpack(package, archives / package.file)
+    if not any(one.path == recipe.program for one in unpacker.files):
+        raise WorkspaceError(f"cannot install {recipe.program}: no archive holds it")
+    for folder, _, _ in os.walk(files):
+        Path(folder).chmod(0o755)
+    contents = json.dumps({one.path: [one.sha256, one.size] for one in unpacker.files})
+    (made / _CONTENTS).write_text(contents)
+
+
+def _damage(folder: Path) -> tuple[str, ...]:
+    try:
+        contents: dict[str, tuple[str, int]] = json.loads(
+            (folder.parent / _CONTENTS).read_text(encoding="utf-8")
+        )
+    except (OSError, ValueError) as error:
+        return (f"its list of contents cannot be read: {error}",)
+    wrong = [
+        problem
+        for path, (sha256, size) in contents.items()
+        if (problem := _wrong(folder / path, path, sha256, size)) is not None
+    ]
+    known = set(contents)
+    for place, _, names in os.walk(folder):
+        below = Path(place).relative_to(folder)
+        wrong += [
+            f"{below / name} does not belong there"
+            for name in names
+            if str(below / name) not in known
+        ]
+    return tuple(wrong)
+
+
+def _wrong(file: Path, path: str, sha256: str, size: int) -> str | None:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    with open(descriptor, "rb") as opened:
+        if os.fstat(descriptor).st_size != size:
+            return f"{path} has another size"
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    return None if found == sha256 else f"{path} has other contents"
+
+
+async def _in_thread(
+    work: Callable[[Recipe, Path, Path, threading.Event], None],
+    recipe: Recipe,
+    archives: Path,
+    made: Path,
+) -> None:
+    """Run it in a thread, and wait for its end also when we are cancelled."""
+    stop = threading.Event()
+    task = asyncio.ensure_future(asyncio.to_thread(work, recipe, archives, made, stop))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({task})
+        task.exception()
+        raise
+    except Abandoned as error:  # only ever after a cancellation
+        raise asyncio.CancelledError from error
+
+
+def _sync_file_system(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(ctypes.c_int(descriptor)) < 0:
+            number = ctypes.get_errno()
+            msg = f"cannot keep agents on disk: {os.strerror(number)}"
+            raise WorkspaceError(msg, hint="Free space in the state directory, then retry.")
+    finally:
+        os.close(descriptor)
