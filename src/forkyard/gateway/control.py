@@ -97,7 +97,7 @@ class Control:
                 await self._serve_shim(line, first)
         except (OSError, ValueError) as error:
             _log.warning("A control connection was cut: %s", type(error).__name__)
-        except Exception:  # one connection's trouble must not end the others
+        except Exception:  # noqa: BLE001 - one connection's trouble must not end the others
             _log.exception("A control connection broke")
         finally:
             line.close()

@@ -25,7 +25,8 @@ from forkyard.gateway.interface import GatewaySettings, LedgerEntry, Provider, R
 from forkyard.gateway.keys import KeyRing
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.prices import PriceTable
-from forkyard.gateway.relay import Exchange, Parts, Stalls
+from forkyard.gateway.passing import Stalls
+from forkyard.gateway.relay import Exchange, Parts
 from forkyard.gateway.upstream import Upstream
 from forkyard.model.budget import Grant
 from forkyard.model.ids import WorkspaceId

@@ -21,7 +21,6 @@ What runs spend comes unasked, newest state last: {"op": "status", "run": {...}}
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import TypeVar
 
 from pydantic import TypeAdapter
@@ -32,9 +31,14 @@ from forkyard.shim.protocol import Message
 Value = TypeVar("Value")
 
 
-@cache
-def _adapter(kind: type[Value]) -> TypeAdapter[Value]:
-    return TypeAdapter(kind)
+_adapters: dict[object, TypeAdapter[object]] = {}
+
+
+def _adapter(kind: object) -> TypeAdapter[object]:
+    found = _adapters.get(kind)
+    if found is None:
+        found = _adapters[kind] = TypeAdapter(kind)
+    return found
 
 
 def read(kind: type[Value], content: object) -> Value:
@@ -43,13 +47,16 @@ def read(kind: type[Value], content: object) -> Value:
     Raises:
         ValueError: It does not fit.
     """
-    return _adapter(kind).validate_python(content)
+    found = _adapter(kind).validate_python(content)
+    if not isinstance(found, kind):
+        raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004 - the peer's fault
+    return found
 
 
 def written(value: object) -> object:
     """Give a value in words of JSON."""
-    adapter: TypeAdapter[object] = _adapter(type(value))
-    return adapter.dump_python(value, mode="json")
+    found: object = _adapter(type(value)).dump_python(value, mode="json")
+    return found
 
 
 def written_error(error: ForkyardError) -> dict[str, object]:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from forkyard.config import Layout
+from forkyard.gateway import program_files
 from forkyard.model.workspace import GATEWAY_USER_ID
 from forkyard.shim import kernel, mounts, protocol
 
@@ -44,6 +45,7 @@ def enter(layout: Layout) -> socket.socket:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = min(most, _MOST_DESCRIPTORS) if most != resource.RLIM_INFINITY else _MOST_DESCRIPTORS
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    mounts.private_mount_namespace()
     _hold(layout.run / "gateway.lock")
     own = _own_directory(layout.gateway)
     control = protocol.listen(str(layout.gateway_socket))
@@ -81,14 +83,15 @@ def _own_directory(path: Path) -> int:
 
 
 def _hide(home: Path, own: int) -> None:
-    mounts.private_mount_namespace()
     kernel.mount("tmpfs", "/sys", "tmpfs", _NO_CODE, "mode=0555,size=64k")
     Path(OWN_DIRECTORY).mkdir(mode=0o555)
     kernel.clone_mount(own, OWN_DIRECTORY, user_namespace=None, readonly=False)
     kernel.mount("", OWN_DIRECTORY, "", kernel.MS_REMOUNT | kernel.MS_BIND | _NO_CODE)
+    program_files.show()
     read_only = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | _NO_CODE
     kernel.mount("", "/sys", "", read_only)
-    kernel.mount("tmpfs", str(home), "tmpfs", kernel.MS_RDONLY | _NO_CODE, "mode=0000,size=4k")
+    if home.exists():  # it may have lain in a closed folder that is as good as empty now
+        kernel.mount("tmpfs", str(home), "tmpfs", kernel.MS_RDONLY | _NO_CODE, "mode=0000,size=4k")
 
 
 def _become(user: int) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from forkyard.errors import ForkyardError
 from forkyard.gateway import answers
-from forkyard.gateway.admission import Admission, RefusedError, Reservation
+from forkyard.gateway.admission import Admission, RefusedError
 from forkyard.gateway.budget import FLOOR_TOKENS, Ask
 from forkyard.gateway.governor import THROTTLED, Governor, PatienceError
 from forkyard.gateway.interface import Outcome, Provider
