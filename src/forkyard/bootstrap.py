@@ -114,7 +114,7 @@ async def assemble(
     secrets = SecretKeeper(Secrets(layout.secrets, clock), masker)
     await secrets.load()
     fleet = LocalFleet(layout)
-    collector = Collector(layout, clock)
+    collector = Collector(layout, clock, masker=masker)
     blobs = Blobs(layout.blobs)
     workspaces = Workspaces(journal, fleet, layout, clock)
     snapshots = Snapshots(workspaces, collector, clock)

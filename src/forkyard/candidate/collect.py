@@ -12,11 +12,13 @@ from pathlib import Path
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint, make_directory
+from forkyard.base.masking import Masker
 from forkyard.candidate import rules
 from forkyard.candidate.answers import Changed
 from forkyard.candidate.manifest import AttemptFacts, Contents, write_manifest
 from forkyard.candidate.objects import ObjectStore
 from forkyard.candidate.patch import PatchFile, prove, write_patch
+from forkyard.candidate.secrets import find_secrets
 from forkyard.candidate.take import Taken, Taker
 from forkyard.candidate.trees import LINK, TreeIndex
 from forkyard.candidate.walker_main import text
@@ -41,8 +43,9 @@ class Flags:
 class CandidateMaker:
     """Makes candidates of what attempts left behind."""
 
-    def __init__(self, store: ObjectStore, taker: Taker, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, taker: Taker, clock: Clock, masker: Masker) -> None:
         """Keep the collaborators."""
+        self._masker = masker
         self._store = store
         self._taker = taker
         self._clock = clock
@@ -96,6 +99,7 @@ class CandidateMaker:
         )
         failpoint("C14")
         problems = await self._problems(base, taken, out / PATCH_NAME, full=full)
+        secrets = await find_secrets(self._store, taken.changes, self._masker)
         files = tuple(_file_change(change, patch) for change in taken.changes)
         paths = [change.path for change in files]
         contents = Contents(
@@ -122,6 +126,7 @@ class CandidateMaker:
             protected=tuple(
                 p for p in paths if rules.matches(p, (*flags.protected, *rules.RUNNER_FILES))
             ),
+            secrets=secrets,
         )
         manifest_sha256 = write_manifest(out / MANIFEST_NAME, contents, facts)
         failpoint("C15")
@@ -174,6 +179,7 @@ class CandidateMaker:
             outside_scope=tuple(contents.outside_scope),
             control_files=tuple(contents.control_files),
             protected=tuple(contents.protected),
+            secrets=tuple(contents.secrets),
             facts=facts,
         )
 

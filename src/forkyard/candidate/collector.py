@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.base.clock import Clock
+from forkyard.base.masking import Masker
 from forkyard.candidate import answers, rules
 from forkyard.candidate.base_recorder import Recorder
 from forkyard.candidate.collect import CandidateMaker, Flags
@@ -39,13 +40,20 @@ class Laid:
 class Collector:
     """Records bases, collects candidates, and lays their files into stopped workspaces."""
 
-    def __init__(self, layout: Layout, clock: Clock, limits: WalkLimits | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        clock: Clock,
+        limits: WalkLimits | None = None,
+        *,
+        masker: Masker | None = None,
+    ) -> None:
         """Make the parts; nothing is touched on disk before the first call."""
         self._layout = layout
         self.store = ObjectStore(layout.objects)
         self._recorder = Recorder(layout, self.store)
         self._taker = Taker(layout, self.store, limits)
-        self._maker = CandidateMaker(self.store, self._taker, clock)
+        self._maker = CandidateMaker(self.store, self._taker, clock, masker or Masker())
 
     async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
         """Record a repository's base; see `Recorder.record`."""

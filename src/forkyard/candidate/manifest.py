@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard.base.durable import write_file
-from forkyard.model.candidate import CandidateStatus, FileChange, LeftOut
+from forkyard.model.candidate import CandidateStatus, FileChange, LeftOut, SecretFinding
 from forkyard.model.ids import AttemptId, CandidateId, RunId
 from forkyard.model.workspace import RecordedBase
 
@@ -67,6 +67,7 @@ class Contents:
     outside_scope: Sequence[str]
     control_files: Sequence[str]
     protected: Sequence[str]
+    secrets: Sequence[SecretFinding] = ()
 
 
 _LIMITATIONS = (
@@ -123,6 +124,7 @@ def write_manifest(path: Path, contents: Contents, facts: AttemptFacts) -> str:
         "outside_scope": list(contents.outside_scope),
         "control_files": list(contents.control_files),
         "protected": list(contents.protected),
+        "secret_findings": [{"path": one.path, "secret": one.secret} for one in contents.secrets],
         "limits": facts.limits,
         "isolation": facts.isolation,
         "evaluations": list(facts.evaluations),

@@ -27,6 +27,10 @@ def tampered_paths(candidate: Candidate) -> tuple[str, ...]:
 def remarks(candidate: Candidate) -> tuple[str, ...]:
     """Say in words what a reviewer should know about a candidate's files."""
     said: list[str] = []
+    if candidate.secrets:
+        carried = tuple(sorted({one.secret for one in candidate.secrets}))
+        where = tuple(dict.fromkeys(one.path for one in candidate.secrets))
+        said.append(f"carries the value of secret {', '.join(carried)} in {names(where)}")
     tampered = tampered_paths(candidate)
     if tampered:
         files = _files(tampered)

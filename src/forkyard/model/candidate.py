@@ -55,6 +55,15 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretFinding:
+    """A file whose new content or name holds the value of a secret, in whatever coding."""
+
+    path: str
+    secret: str
+    """Its name; the value is nowhere told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """The journal's row of one candidate; patch and manifest lie beside it as files."""
 
@@ -78,4 +87,6 @@ class Candidate:
     """Changed files that run code when opened, built or merged."""
     protected: tuple[str, ...] = ()
     """Changed files that the evaluation puts back as they were in the base."""
+    secrets: tuple[SecretFinding, ...] = ()
+    """Secrets that the patch carries: it is not altered, so do not publish it."""
     facts: dict[str, str] = field(default_factory=dict)

@@ -136,6 +136,13 @@ class BaseSummary(AnswerModel):
     uncommitted: bool = False
 
 
+class SecretFindingInfo(AnswerModel):
+    """A file that carries a secret, by the secret's name."""
+
+    path: Text
+    secret: str
+
+
 class CandidateSummary(AnswerModel):
     """The candidate inside its attempt."""
 
@@ -150,6 +157,8 @@ class CandidateSummary(AnswerModel):
     outside_scope: list[Text] = []
     control_files: list[Text] = []
     protected: list[Text] = []
+    secrets: list[SecretFindingInfo] = []
+    """Secrets that the patch carries."""
 
 
 class CandidateInfo(CandidateSummary):
