@@ -137,6 +137,7 @@ async def assemble(
         fleet=fleet,
         layout=layout,
         clock=clock,
+        masker=masker,
     )
     submission = Submission(journal=journal, templates=templates, blobs=blobs, queue=coordinator)
     await workspaces.recover()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from forkyard.base.durable import failpoint
 from forkyard.base.removal import remove_tree
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.coordinator.commands import Command
 from forkyard.coordinator.disk import DiskFloor
@@ -53,6 +54,7 @@ class AttemptSteps:
     evaluator: EvaluatorPort
     layout: Layout
     floor: DiskFloor
+    masker: Masker
 
     async def prepare(self, command: Command) -> None:
         """Fork a workspace and run its sandbox, or adopt the one a crash left behind."""
@@ -185,7 +187,7 @@ class AttemptSteps:
         attempt, *_ = self.rows.about(command)
         if attempt.workspace is not None and attempt.exec is not None:
             await self.workspaces_stopped(attempt.workspace)
-            await asyncio.to_thread(keep_logs, self.layout, attempt)
+            await asyncio.to_thread(keep_logs, self.layout, attempt, self.masker)
         for workspace in self.rows.owned(attempt.id):
             await self.workspaces.delete(workspace.id)
         await self.rows.commit(attempt, replace(attempt, cleanup=CLEANUP_DONE), "cleaned up")

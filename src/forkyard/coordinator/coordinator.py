@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from forkyard.base.clock import Clock
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.coordinator.agent_steps import AgentSteps
 from forkyard.coordinator.attempts import AttemptSteps
@@ -60,6 +61,7 @@ class Coordinator:
         clock: Clock,
         parallel_limit: int | None = None,
         floor: DiskFloor | None = None,
+        masker: Masker | None = None,
     ) -> None:
         """Wire the parts; nothing begins before `start`.
 
@@ -76,6 +78,7 @@ class Coordinator:
             parallel_limit: Attempts at once on this machine; default two a core, at least four.
             floor: What must stay free on the disk.
         """
+        masker = masker or Masker()
         deadlines = Deadlines(clock)
         self._journal = journal
         self._layout = layout
@@ -96,6 +99,7 @@ class Coordinator:
             evaluator=evaluator,
             layout=layout,
             floor=floor or DiskFloor(directory=layout.home),
+            masker=masker,
         )
         agents = AgentSteps(
             rows=rows,

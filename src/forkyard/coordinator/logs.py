@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 
 from forkyard.base.durable import make_directory, sync_directory
+from forkyard.base.masked_files import keep_masked
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.model.ids import ExecId
 from forkyard.model.run import Attempt
@@ -25,10 +27,10 @@ def log_files(layout: Layout, attempt: Attempt) -> tuple[Path, ...]:
     )
 
 
-def keep_logs(layout: Layout, attempt: Attempt) -> None:
+def keep_logs(layout: Layout, attempt: Attempt, masker: Masker) -> None:
     """Move the exec's output beside the attempt's other results; doing so twice is fine.
 
-    A rename on one file system: the logs stay whole, and who follows them keeps reading.
+    Where no secret is in it, a rename on one file system: who follows them keeps reading.
 
     Durability:
         The new names are on disk when this returns.
@@ -39,7 +41,8 @@ def keep_logs(layout: Layout, attempt: Attempt) -> None:
     make_directory(kept)
     for stream in STREAMS:
         with contextlib.suppress(FileNotFoundError):
-            (layout.exec(attempt.workspace, ExecId(attempt.exec)) / stream).rename(kept / stream)
+            source = layout.exec(attempt.workspace, ExecId(attempt.exec)) / stream
+            keep_masked(source, kept / stream, masker)
     sync_directory(kept)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.coordination import World, make_coordinator, make_world
+from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.coordinator import coordinator as module
 from forkyard.coordinator.commands import Command, CommandKind
@@ -220,7 +221,7 @@ def test_logs_are_found_when_they_move(tmp_path: Path) -> None:
     assert log_files(layout, attempt) == (live / "stdout", live / "stderr")
     kept = layout.attempt(attempt.run, attempt.id)
     for _ in range(2):
-        keep_logs(layout, attempt)
+        keep_logs(layout, attempt, Masker())
         assert (kept / "stdout").read_text() == "said"
         assert log_files(layout, attempt)[0] == kept / "stdout"
     for _ in range(2):
