@@ -206,23 +206,19 @@ class UsageMeter(Protocol):
         ...
 
 
-class Route(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
     """One allowed endpoint of one API, found by method and path."""
 
-    @property
-    def operation(self) -> Operation:
-        """What it does."""
-        ...
-
-    @property
-    def protocol(self) -> ModelProtocol:
-        """The API that rebuilds its requests and words its answers."""
-        ...
-
-    @property
-    def model(self) -> str | None:
-        """The model that the path names; None where the body does."""
-        ...
+    operation: Operation
+    protocol: ModelProtocol
+    """The API that rebuilds its requests and words its answers."""
+    path: str
+    """What is sent upstream: path and query, written by us."""
+    model: str | None = None
+    """The model that the path names; None where the body does."""
+    is_streaming: bool | None = None
+    """What the path says; None where the body does."""
 
 
 class ModelProtocol(Protocol):

@@ -1,0 +1,104 @@
+"""Strict JSON: what two parsers could read in two ways is refused, so nothing can hide in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NoReturn, TypeAlias
+
+from forkyard.gateway.protocols.refusal import RequestError
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+JsonObject: TypeAlias = dict[str, Json]
+
+MOST_DEPTH = 64
+MOST_DIGITS = 32
+"""Of one whole number; every number that an API knows has fewer."""
+
+
+def parse(body: bytes) -> JsonObject:
+    """Read a request's body.
+
+    Raises:
+        RequestError: It is not one JSON object in UTF-8, repeats a key, nests deeper than
+            `MOST_DEPTH`, or holds a number that no API has.
+    """
+    try:
+        found: Json = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_int=_whole_number,
+            parse_float=_number,
+            parse_constant=_constant,
+        )
+    except UnicodeDecodeError as error:
+        raise RequestError(f"its body is no UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise RequestError(f"its body is no JSON at character {error.pos}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    if not isinstance(found, dict):
+        raise RequestError("its body is no JSON object")
+    _measure(found)
+    return found
+
+
+def write(value: JsonObject) -> bytes:
+    """Write a body, compact and in the order that it was read in: prompt caches depend on it.
+
+    Raises:
+        RequestError: A text holds half of a surrogate pair, which no UTF-8 can carry.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError:
+        raise RequestError("a text in its body holds half of a surrogate pair") from None
+
+
+def read_again(body: bytes) -> JsonObject:
+    """Read what `write` wrote."""
+    found: Json = json.loads(body)
+    return found if isinstance(found, dict) else {}
+
+
+def _object(pairs: list[tuple[str, Json]]) -> JsonObject:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RequestError("an object in its body has the same key twice")
+    return found
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise RequestError(f"its body holds a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    found = float(digits)
+    if not math.isfinite(found):
+        raise RequestError("its body holds a number that is too large")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise RequestError(f"its body holds {name}, which is no JSON")
+
+
+def _measure(top: JsonObject) -> None:
+    level: list[Json] = [top]
+    for _ in range(MOST_DEPTH):
+        below: list[Json] = []
+        for one in level:
+            inside = one.values() if isinstance(one, dict) else one
+            if isinstance(inside, str | int | float | None):
+                continue
+            below += [each for each in inside if isinstance(each, dict | list)]
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _too_deep() -> RequestError:
+    return RequestError(f"its body nests deeper than {MOST_DEPTH} levels")
