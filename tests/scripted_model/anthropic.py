@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 from scripted_model.reply import Past, Reply, pieces_of, sse
 from scripted_model.scenario import Usage
@@ -44,6 +45,10 @@ class Anthropic:
     def most_output(self, body: Object) -> int | None:
         """Read the limit that a request sets."""
         return number(body.get("max_tokens")) or None
+
+    def told(self, usage: Usage) -> Usage:
+        """Give the numbers as this API can tell them: reasoning is not told apart."""
+        return replace(usage, reasoning=0)
 
     def whole(self, reply: Reply) -> Object:
         """Answer in one piece."""
@@ -91,7 +96,12 @@ def _event(kind: str, **data: Json) -> str:
 
 
 def _usage(usage: Usage) -> Object:
+    long = usage.cache_write_long
     return {
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write - long,
+            "ephemeral_1h_input_tokens": long,
+        },
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,
         "cache_read_input_tokens": usage.cache_read,

@@ -85,6 +85,7 @@ def total(bills: Iterable[Bill]) -> Usage:
         input=sum(one.input for one in every),
         cache_read=sum(one.cache_read for one in every),
         cache_write=sum(one.cache_write for one in every),
+        cache_write_long=sum(one.cache_write_long for one in every),
         output=sum(one.output for one in every),
         reasoning=sum(one.reasoning for one in every),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from scripted_model.reply import Past, Reply, pieces_of, sse
 from scripted_model.scenario import Usage
@@ -42,6 +43,11 @@ class Chat:
     def most_output(self, body: Object) -> int | None:
         """Read the limit that a request sets."""
         return number(body.get("max_completion_tokens")) or number(body.get("max_tokens")) or None
+
+    def told(self, usage: Usage) -> Usage:
+        """Give the numbers as this API can tell them: it knows no writing to a cache."""
+        whole = usage.input + usage.cache_write
+        return replace(usage, input=whole, cache_write=0, cache_write_long=0)
 
     def whole(self, reply: Reply) -> Object:
         """Answer in one piece."""

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from scripted_model.openai_chat import openai_error
 from scripted_model.reply import Past, Reply, pieces_of, sse
@@ -50,6 +51,10 @@ class Responses:
     def most_output(self, body: Object) -> int | None:
         """Read the limit that a request sets."""
         return number(body.get("max_output_tokens")) or None
+
+    def told(self, usage: Usage) -> Usage:
+        """Give the numbers as this API can tell them: of a cache's life it knows nothing."""
+        return replace(usage, cache_write_long=0)
 
     def whole(self, reply: Reply) -> Object:
         """Answer in one piece."""

@@ -57,6 +57,10 @@ class Speaker(Protocol):
         """Read the limit that a request sets."""
         ...
 
+    def told(self, usage: Usage) -> Usage:
+        """Give the numbers as this API can tell them; that is what it bills."""
+        ...
+
     def whole(self, reply: Reply) -> Object:
         """Answer in one piece."""
         ...

@@ -140,7 +140,7 @@ def reply_to(arrived: Arrived, asked: Asked) -> Reply:
     return make_reply(
         asked.turn,
         index=asked.index or 0,
-        usage=usage_of(asked.turn, body_bytes=len(arrived.raw.encode())),
+        usage=asked.speaker.told(usage_of(asked.turn, body_bytes=len(arrived.raw.encode()))),
         most_output=asked.most_output,
         tools=asked.tools,
         working_directory=folder.group(1) if folder else None,

@@ -2,7 +2,8 @@
 
     {"models": {NAME: PRICE}, "scenarios": {NAME: {"turns": [TURN...], ...}}}
 
-PRICE    micro-dollars per million tokens: input, output, cache_read, cache_write; with `models`
+PRICE    micro-dollars per million tokens: input, output, cache_read, cache_write,
+         cache_write_long (as cache_write where absent); with `models`
          given, every other model is unknown (404)
 SCENARIO turns · side: TURN for requests without tools (titles) · toolless: true, they are turns
 TURN     text, thinking, actions: [ACTION...], usage: USAGE, latency: s before the first byte,
@@ -11,7 +12,10 @@ TURN     text, thinking, actions: [ACTION...], usage: USAGE, latency: s before t
 ACTION   {"run": cmd} | {"read": path} | {"write": {path, content}} | {"edit": {path, old, new}}
          | {"tool": name, "input": {...}}     (paths relative to the agent's working directory)
 USAGE    input (not cached; null: a quarter of the body's bytes), cache_read, cache_write,
+         cache_write_long (the part kept for an hour; Messages only),
          output (reasoning included, cut to what the request allows), reasoning
+         Billed is what the API can tell: Messages has no reasoning, Chat and Gemini no cache_write
+         (it is input there)
 FAULT    times: n (default always) · every: n, each nth of the turn's requests only ·
          api: {API: FAULT} overrides for one of anthropic, responses, chat, gemini · and one of
            status: 429 [, type, message, headers, body]   an error in the provider's own form
@@ -44,6 +48,7 @@ class Usage:
     input: int = 100
     cache_read: int = 0
     cache_write: int = 0
+    cache_write_long: int = 0
     output: int = 20
     reasoning: int = 0
 
@@ -59,6 +64,7 @@ class Usage:
             input=self.input,
             cache_read=self.cache_read,
             cache_write=self.cache_write,
+            cache_write_long=self.cache_write_long,
             output=most,
             reasoning=min(self.reasoning, most),
         )
@@ -108,14 +114,17 @@ class Price:
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    cache_write_long: int | None = None
 
     def of(self, usage: Usage) -> int:
         """Give whole micro-dollars, rounded up once per request."""
+        long = self.cache_write if self.cache_write_long is None else self.cache_write_long
         parts = (
             usage.input * self.input
             + usage.output * self.output
             + usage.cache_read * self.cache_read
-            + usage.cache_write * self.cache_write
+            + (usage.cache_write - usage.cache_write_long) * self.cache_write
+            + usage.cache_write_long * long
         )
         return -(-parts // 1_000_000)
 
@@ -229,6 +238,7 @@ def usage_of(turn: Turn, *, body_bytes: int) -> Usage:
         input=number(said.get("input"), size),
         cache_read=number(said.get("cache_read")),
         cache_write=number(said.get("cache_write")),
+        cache_write_long=number(said.get("cache_write_long")),
         output=number(said.get("output"), 20),
         reasoning=number(said.get("reasoning")),
     )

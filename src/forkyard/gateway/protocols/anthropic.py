@@ -1,7 +1,6 @@
 """Anthropic's Messages: what passes, how it is built anew, how no is said.
 
 Tools that the provider runs are taken out; without any other tool left the request is refused.
-A longer life of cached prompts is taken out too, since it has a price of its own.
 """
 
 from __future__ import annotations
@@ -77,7 +76,6 @@ _REACHING_BETAS = (
     "compact",
     "advisor",
     "server-side-fallback",
-    "extended-cache-ttl",
 )
 _TYPES = {
     Reason.BUDGET: "billing_error",
@@ -133,6 +131,7 @@ class Anthropic:
             is_streaming=is_streaming,
             input_tokens=shaping.weight.tokens(written),
             may_write_cache=shaping.has_cache_mark,
+            has_long_cache=shaping.has_long_cache,
             output_tokens=limit,
             least_output_tokens=least,
             dropped=tuple(shaping.dropped),
@@ -250,7 +249,7 @@ def _cache_mark(holder: JsonObject, shaping: Shaping) -> None:
     mark = holder.get("cache_control")
     if isinstance(mark, dict):
         shaping.has_cache_mark = True
-        shaping.drop(mark, "ttl")
+        shaping.has_long_cache |= mark.get("ttl") not in (None, "5m")
 
 
 def _shape_tools(new: JsonObject, shaping: Shaping) -> None:

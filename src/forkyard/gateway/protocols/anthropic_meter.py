@@ -36,6 +36,7 @@ class MessagesMeter(Meter):
         """Start at the beginning of an answer."""
         super().__init__(is_event_stream=is_event_stream)
         self._usage = dict.fromkeys(_FIELDS, 0)
+        self._long = 0
         self._thinking = 0
         self._has_delta = False
 
@@ -65,6 +66,7 @@ class MessagesMeter(Meter):
             input=usage["input_tokens"],
             cache_read=usage["cache_read_input_tokens"],
             cache_write=usage["cache_creation_input_tokens"],
+            cache_write_long=min(self._long, usage["cache_creation_input_tokens"]),
             output=usage["output_tokens"],
             reasoning=min(self._thinking, usage["output_tokens"]),
         )
@@ -81,6 +83,9 @@ class MessagesMeter(Meter):
             told = count(usage.get(name))
             if told is not None:
                 self._usage[name] = max(told, summed.get(name, 0))
+        writes = usage.get("cache_creation")
+        if isinstance(writes, dict):
+            self._long = count(writes.get("ephemeral_1h_input_tokens")) or self._long
         details = usage.get("output_tokens_details")
         if isinstance(details, dict):
             self._thinking = count(details.get("thinking_tokens")) or self._thinking

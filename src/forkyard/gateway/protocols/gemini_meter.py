@@ -35,11 +35,12 @@ class GeminiMeter(Meter):
 
     def take_data(self, data: bytes) -> None:
         """Take one marked event's data; each tells usage, so all but the last are left alone."""
-        if any(mark in data for mark in _ENDS):
-            self._last = None
-            super().take_data(data)
-        else:
-            self._last = data
+        for mark in _ENDS:
+            if mark in data:
+                self._last = None
+                super().take_data(data)
+                return
+        self._last = data
 
     def take(self, event: JsonObject) -> None:
         """Take one event, or a whole answer."""

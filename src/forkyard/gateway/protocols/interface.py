@@ -18,7 +18,7 @@ that compresses all the same is read through `content_coding.Decoder`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -147,6 +147,8 @@ class Rebuilt:
     """
     may_write_cache: bool
     """The input bound is to be priced at the dearer of plain input and cache write."""
+    has_long_cache: bool = False
+    """It asks for a cache of an hour, which costs more to write."""
     output_tokens: int
     """Most it may write: what the body now says."""
     least_output_tokens: int
@@ -178,16 +180,12 @@ class Reading:
             return self.tokens
         output = max(rebuilt.output_tokens, self.tokens.output)
         if self.is_input_known:
-            return TokenCounts(
-                input=self.tokens.input,
-                cache_read=self.tokens.cache_read,
-                cache_write=self.tokens.cache_write,
-                output=output,
-                reasoning=self.tokens.reasoning,
-            )
+            return replace(self.tokens, output=output)
+        whole = rebuilt.input_tokens
         if rebuilt.may_write_cache:
-            return TokenCounts(cache_write=rebuilt.input_tokens, output=output)
-        return TokenCounts(input=rebuilt.input_tokens, output=output)
+            long = whole if rebuilt.has_long_cache else 0
+            return TokenCounts(cache_write=whole, cache_write_long=long, output=output)
+        return TokenCounts(input=whole, output=output)
 
 
 class UsageMeter(Protocol):

@@ -68,6 +68,7 @@ class Shaping:
     weight: Weight = field(default_factory=Weight)
     dropped: list[str] = field(default_factory=list)
     has_cache_mark: bool = False
+    has_long_cache: bool = False
 
     def only(self, body: JsonObject, known: Collection[str]) -> JsonObject:
         """Keep the known fields, in their order."""

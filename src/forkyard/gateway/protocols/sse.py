@@ -78,18 +78,23 @@ class EventSieve:
         """
         lines = events.count(b"\ndata:") + events.startswith(b"data:")
         is_plain = lines == events.count(b"}\n")
-        marks = self._marks
-        if is_plain and not any([mark in events for mark in marks]):  # noqa: C419 (a list is faster)
-            return []
+        if is_plain:
+            for mark in self._marks:
+                if mark in events:
+                    break
+            else:
+                return []
+            if events.count(b"\n\n") == 1:
+                return [_data(events)]
         found = []
         for event in events.split(b"\n\n"):
-            is_marked = any(mark in event for mark in marks)
+            is_marked = any(mark in event for mark in self._marks)
             if not is_marked and is_plain:
                 continue
             data = _data(event)
             if is_marked:
                 found.append(data)
-            if data and data != DONE and read_event(data) is None:
+            if not is_plain and data and data != DONE and read_event(data) is None:
                 self.is_malformed = True
         return found
 
