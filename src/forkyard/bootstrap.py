@@ -22,13 +22,18 @@ from forkyard.base.masking_log import mask_log
 from forkyard.candidate.collector import Collector
 from forkyard.config import FORMAT_VERSION, Layout, state_directory
 from forkyard.coordinator.coordinator import Coordinator
-from forkyard.errors import StoreError
+from forkyard.errors import ForkyardError, NotFoundError, StoreError
 from forkyard.evaluation.evaluator import Evaluator
 from forkyard.evaluation.ranking import rank
+from forkyard.gateway.interface import Gateway, RunStatus
+from forkyard.gateway.supervisor import Supervisor
 from forkyard.model.ids import RunId
+from forkyard.model.provider import GatewaySettings
 from forkyard.model.run import Attempt, Run
+from forkyard.model.workspace import ReadOnlyMount
 from forkyard.promotion.apply import Applications
 from forkyard.promotion.contents import StoredContents
+from forkyard.server.access import ModelAccess, read_settings
 from forkyard.server.building import TemplateBuilds
 from forkyard.server.candidates import SCRATCH_PREFIX, Candidates
 from forkyard.server.collecting import AttemptCollector
@@ -42,6 +47,7 @@ from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
 from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
+from forkyard.workspace.agent_install import Agents, recipe_of
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.templates import Templates
@@ -59,6 +65,7 @@ class _Runs:
 
     submission: Submission
     coordinator: Coordinator
+    gateway: Gateway
 
     async def submit(
         self, request: RunRequest, *, is_wanted: Callable[[], Awaitable[bool]] | None = None
@@ -76,6 +83,31 @@ class _Runs:
 
     def log(self, attempt: Attempt, stream: str) -> Path:
         return self.coordinator.logs(attempt.id)[STREAMS.index(stream)]
+
+    def live(self, run: RunId) -> RunStatus | None:
+        return self.gateway.status(run)
+
+    async def copy_usage(self) -> None:
+        # what is over was copied when it was closed; nothing is started to look again
+        if self.coordinator.active and self.coordinator.usage is not None:
+            with contextlib.suppress(ForkyardError):
+                await self.coordinator.usage.copy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Installer:
+    """What attempts are shown of installed agents; one that is missing is installed."""
+
+    agents: Agents
+
+    def is_installed(self, driver: str) -> bool:
+        return recipe_of(driver) is None or self.agents.find(driver) is not None
+
+    async def mounts(self, driver: str) -> tuple[ReadOnlyMount, ...]:
+        if recipe_of(driver) is None:
+            return ()
+        installed = await self.agents.install(driver)
+        return (installed.mount,)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,12 +143,21 @@ async def assemble(
         What the server needs; on exit work stops and sandboxes go on.
     """
     masker = masker or Masker()
-    secrets = SecretKeeper(Secrets(layout.secrets, clock), masker)
+    kept = Secrets(layout.secrets, clock)
+
+    def settings() -> GatewaySettings:
+        return read_settings(layout.gateway_settings)
+
+    def provider_names() -> tuple[str, ...]:
+        return tuple(one.name for one in settings().providers)
+
+    gateway = Supervisor(layout, settings=settings, secrets=lambda name: _value(kept, name))
+    secrets = SecretKeeper(kept, masker, on_change=gateway.settings_changed)
     await secrets.load()
     fleet = LocalFleet(layout)
     collector = Collector(layout, clock, masker=masker)
     blobs = Blobs(layout.blobs)
-    workspaces = Workspaces(journal, fleet, layout, clock)
+    workspaces = Workspaces(journal, fleet, layout, clock, providers=provider_names)
     snapshots = Snapshots(workspaces, collector, clock)
     templates = Templates(snapshots, clock, masker)
     evaluator = Evaluator(workspaces, collector, layout, clock, masker)
@@ -131,6 +172,8 @@ async def assemble(
         journal=journal,
         workspaces=workspaces,
         snapshots=snapshots,
+        agents=_Installer(agents=Agents(layout)),
+        gateway=gateway,
         collector=AttemptCollector(journal=journal, collector=collector, fleet=fleet),
         evaluator=evaluator,
         rank=rank,
@@ -139,11 +182,18 @@ async def assemble(
         clock=clock,
         masker=masker,
     )
-    submission = Submission(journal=journal, templates=templates, blobs=blobs, queue=coordinator)
+    submission = Submission(
+        journal=journal,
+        templates=templates,
+        blobs=blobs,
+        queue=coordinator,
+        access=ModelAccess(settings=settings, secrets=lambda: {one.name for one in kept.list()}),
+    )
     await workspaces.recover()
     await snapshots.recover()
     await templates.recover()
     await applications.recover()
+    await gateway.start()
     await coordinator.start()
     sessions = Sessions(journal=journal, workspaces=workspaces, clock=clock)
     watching = asyncio.create_task(sessions.run(), name="sessions")
@@ -156,7 +206,7 @@ async def assemble(
             workspaces=workspaces,
             snapshots=snapshots,
             templates=TemplateBuilds(templates),
-            runs=_Runs(submission=submission, coordinator=coordinator),
+            runs=_Runs(submission=submission, coordinator=coordinator, gateway=gateway),
             candidates=Candidates(
                 journal=journal,
                 layout=layout,
@@ -176,8 +226,16 @@ async def assemble(
     finally:
         watching.cancel()
         await coordinator.close()
+        await gateway.close()
         await workspaces.close()
         await fleet.close()
+
+
+def _value(secrets: Secrets, name: str) -> str | None:
+    try:
+        return secrets.get(name)
+    except NotFoundError:
+        return None
 
 
 def open_journal(layout: Layout, clock: Clock) -> Journal:

@@ -18,10 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fakes.gateway import FakeAgents, FakeGateway
 from forkyard.base.clock import SystemClock
 from forkyard.config import Layout
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.coordinator.disk import DiskFloor
+from forkyard.coordinator.interface import Told
 from forkyard.errors import WorkspaceError
 from forkyard.evaluation.ranking import rank
 from forkyard.model.candidate import Candidate, CandidateStatus
@@ -45,6 +47,7 @@ from forkyard.model.workspace import (
     Environment,
     Limits,
     NetworkPolicy,
+    ReadOnlyMount,
     RecordedBase,
     Snapshot,
     SnapshotState,
@@ -70,6 +73,12 @@ class World:
     agent_starts: list[str] = field(default_factory=list)
     """Owner of each agent that was really begun: twice the same is work done twice."""
     most_at_once: int = 0
+    gateway: FakeGateway = field(default_factory=FakeGateway)
+    agents: FakeAgents = field(default_factory=FakeAgents)
+    told: list[Told] = field(default_factory=list)
+    """What the collector heard of each agent's end."""
+    are_idle: bool = False
+    """Whether agents leave their tree as it was."""
     troubles: dict[str, str] = field(default_factory=dict)
     """Call name -> message of a WorkspaceError that it raises."""
     clock: SystemClock = field(default_factory=SystemClock)
@@ -113,6 +122,7 @@ class FakeWorkspaces:
         limits: Limits | None = None,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
+        mounts: Sequence[ReadOnlyMount] = (),
     ) -> Workspace:
         """Fork a stopped workspace: its row first."""
         self.world.trouble("create")
@@ -120,7 +130,7 @@ class FakeWorkspaces:
             id=workspace_id or new_workspace_id(),
             snapshot=snapshot,
             layers=(),
-            environment=Environment(),
+            environment=Environment(mounts=tuple(mounts)),
             limits=limits or Limits(),
             state=WorkspaceState.STOPPED,
             created_at="now",
@@ -304,18 +314,20 @@ class FakeCollector:
         out: Path,
         scope: tuple[str, ...],
         protected: tuple[str, ...],
+        told: Told,
     ) -> Candidate:
         """Collect."""
         self.world.trouble("collect")
         assert workspace.id not in self.world.sandboxes
         assert workspace.id in self.world.directories
         await asyncio.to_thread(_write, out / "patch", attempt)
+        self.world.told.append(told)
         return Candidate(
             id=new_candidate_id(),
             attempt=attempt,
             status=CandidateStatus.COMPLETE,
             base_tree=base.tree,
-            result_tree=attempt,
+            result_tree=base.tree if self.world.are_idle else attempt,
             patch_sha256="0" * 64,
             patch_bytes=len(attempt),
             manifest_sha256="0" * 64,
@@ -378,6 +390,8 @@ def make_coordinator(
         journal=world.journal,
         workspaces=FakeWorkspaces(world),
         snapshots=FakeSnapshots(world),
+        agents=world.agents,
+        gateway=world.gateway,
         collector=FakeCollector(world),
         evaluator=FakeEvaluator(world),
         rank=rank,

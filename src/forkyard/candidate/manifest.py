@@ -40,8 +40,13 @@ class AttemptFacts:
     """Ids of evaluations that judge this candidate, where they are known beforehand."""
     started_at: str = ""
     ended_at: str = ""
-    limitations: tuple[str, ...] = ()
-    """Known limitations beyond our own."""
+    ending: str = ""
+    """How its attempt is going to be called, such as `budget-exhausted`."""
+    model: str = ""
+    usage: dict[str, object] | None = None
+    """What it spent, by the gateway's ledger; None: nothing was metered."""
+    claims: dict[str, object] = field(default_factory=dict)
+    """What the agent says of itself, its own words on its work's limits included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,15 @@ def write_manifest(path: Path, contents: Contents, facts: AttemptFacts) -> str:
         "attempt": contents.attempt,
         "run": facts.run,
         "task": facts.task,
-        "agent": {"name": facts.agent, "driver": facts.driver, "versions": facts.versions},
+        "agent": {
+            "name": facts.agent,
+            "driver": facts.driver,
+            "model": facts.model,
+            "versions": facts.versions,
+        },
+        "ending": facts.ending,
+        "usage": facts.usage,
+        "claims": facts.claims,
         "prompt_sha256": facts.prompt_sha256,
         "snapshot": facts.snapshot,
         "started_at": facts.started_at,
@@ -128,11 +141,16 @@ def write_manifest(path: Path, contents: Contents, facts: AttemptFacts) -> str:
         "limits": facts.limits,
         "isolation": facts.isolation,
         "evaluations": list(facts.evaluations),
-        "known_limitations": [*_LIMITATIONS, *facts.limitations],
+        "known_limitations": [*_LIMITATIONS, *_stated(facts)],
     }
     content = json.dumps(document, indent=1, sort_keys=True).encode("ascii") + b"\n"
     write_file(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def _stated(facts: AttemptFacts) -> list[str]:
+    stated = facts.claims.get("known_limitations")
+    return [] if stated is None else [f"stated by the agent: {stated}"]
 
 
 def _file(change: FileChange) -> dict[str, object]:

@@ -7,6 +7,7 @@ attached to, or its recorded end is read, or its attempt is interrupted.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,11 +16,14 @@ from forkyard.base.durable import failpoint
 from forkyard.coordinator.commands import Command
 from forkyard.coordinator.ending import ENDED_BY_US, Ending, agent_of, ending_of
 from forkyard.coordinator.interface import WorkspacesPort
+from forkyard.coordinator.metering import Metering
 from forkyard.coordinator.rows import Rows, names_of
 from forkyard.errors import ForkyardError, InternalError, StoreError
 from forkyard.model.execution import ExecResult
 from forkyard.model.ids import RunId
 from forkyard.model.run import Attempt, AttemptState, Run, Task
+
+_log = logging.getLogger(__name__)
 
 KILL_PATIENCE_SECONDS = 60.0
 """TERM, grace and KILL take seconds; a sandbox that needs longer is ended whole."""
@@ -31,12 +35,18 @@ class AgentSteps:
 
     rows: Rows
     workspaces: WorkspacesPort
+    metering: Metering
     remaining_seconds: Callable[[RunId], float | None]
     """Until the run's deadline; None where it has none."""
 
     async def run_agent(self, command: Command) -> None:
         """Run the agent to its end; attach to it, or read its recorded end, where it has begun."""
         attempt, run, task, _ = self.rows.about(command)
+        try:
+            # a server that has just started says again who is let in
+            await self.metering.let_in(attempt, run, agent_of(task, attempt))
+        except ForkyardError as error:
+            _log.warning("Cannot let %s in again: %s", attempt.id, error)
         result = await self._exec(attempt, task, run)
         ending = self._natural(attempt, run, task, result)
         failpoint("C11")

@@ -11,21 +11,27 @@ import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forkyard.agents.registry import driver_named
 from forkyard.base.durable import failpoint
-from forkyard.base.removal import remove_tree
 from forkyard.base.masking import Masker
+from forkyard.base.removal import remove_tree
 from forkyard.config import Layout
+from forkyard.coordinator.access import is_let_in
+from forkyard.coordinator.collect_step import has_changed
 from forkyard.coordinator.commands import Command
 from forkyard.coordinator.disk import DiskFloor
+from forkyard.coordinator.ending import agent_of
 from forkyard.coordinator.interface import (
-    CollectorPort,
+    AgentsPort,
     EvaluatorPort,
     WorkspacesPort,
 )
 from forkyard.coordinator.logs import keep_logs
+from forkyard.coordinator.metering import Metering
 from forkyard.coordinator.rows import Rows, names_of
 from forkyard.coordinator.view import CLEANUP_DONE, CLEANUP_KEPT
 from forkyard.errors import ForkyardError, InternalError, StoreError, WorkspaceError
+from forkyard.model.candidate import Candidate
 from forkyard.model.ids import (
     EvaluationId,
     ExecId,
@@ -34,14 +40,36 @@ from forkyard.model.ids import (
     new_exec_id,
     new_workspace_id,
 )
-from forkyard.model.run import Attempt, AttemptState, Task, TaskProgress
+from forkyard.model.run import (
+    AgentSpec,
+    Attempt,
+    AttemptState,
+    Failure,
+    Run,
+    Task,
+    TaskProgress,
+)
 from forkyard.model.verdict import Assurance, Baseline, Evaluation, VerdictKind
 from forkyard.model.workspace import (
     Limits,
     NetworkPolicy,
+    ReadOnlyMount,
     WorkspaceState,
 )
 from forkyard.store.journal import Change
+
+WRITE_SECONDS = 60.0
+_WRITE_FILES = """\
+set -eu
+umask 077
+while [ $# -gt 0 ]; do
+    mkdir -p -- "${1%/*}"
+    rm -rf -- "$1"
+    printf %s "$2" > "$1"
+    shift 2
+done
+"""
+_NOT_ITS_OWN = frozenset({Failure.PROVIDER, Failure.OURS})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +78,8 @@ class AttemptSteps:
 
     rows: Rows
     workspaces: WorkspacesPort
-    collector: CollectorPort
+    agents: AgentsPort
+    metering: Metering
     evaluator: EvaluatorPort
     layout: Layout
     floor: DiskFloor
@@ -66,55 +95,25 @@ class AttemptSteps:
                 return
             attempt = await self.rows.commit(attempt, _intended(attempt), "preparing")
             failpoint("C02")
+        agent = agent_of(task, attempt)
         try:
-            if not self._has_sandbox(attempt):
-                attempt = await self._fork(attempt, task, progress)
+            attempt, mounts = await self._install(attempt, agent)
+            if self._has_sandbox(attempt):
+                await self.metering.let_in(attempt, run, agent)
+            else:
+                attempt = await self._fork(attempt, run, task, progress, mounts)
+            await self._write_files(attempt, agent, task)
         except StoreError:
             raise
         except ForkyardError as error:
-            await self._could_not_run(self.rows.current(attempt.id), error.message)
+            await self._could_not_run(self.rows.current(attempt.id), _with_hint(error))
             return
         failpoint("C07")
         started = self.rows.clock.now()
         await self.rows.commit(
             attempt,
-            replace(attempt, state=AttemptState.RUNNING, started_at=started),
+            replace(attempt, state=AttemptState.RUNNING, started_at=started, detail=None),
             f"agent {attempt.agent} starts in run {run.name}",
-        )
-
-    async def collect(self, command: Command) -> None:
-        """Stop the sandbox, take the candidate out of the dead workspace."""
-        attempt, run, task, _ = self.rows.about(command)
-        _, workspace_id = names_of(attempt)
-        workspace = await self.workspaces.stop(workspace_id)
-        failpoint("C12")
-        base = self.rows.snapshot(task).base
-        if base is None:
-            msg = f"cannot collect {attempt.id}: snapshot {task.snapshot} has no recorded base"
-            raise WorkspaceError(msg)
-        candidate = await self.collector.collect(
-            attempt.id,
-            workspace,
-            base,
-            repository=task.repository,
-            out=self.layout.attempt(attempt.run, attempt.id),
-            scope=task.scope,
-            protected=task.protected,
-        )
-        run = self.rows.journal.state.runs[run.id]
-        collected = replace(attempt, candidate=candidate.id)
-        if attempt.ending in (AttemptState.CANCELLED, AttemptState.INTERRUPTED):
-            collected = self.rows.ended(collected, attempt.ending)
-        elif run.cancel_requested:
-            detail = attempt.detail or "the run was cancelled before its evaluation"
-            collected = self.rows.ended(replace(collected, detail=detail), AttemptState.CANCELLED)
-        else:
-            collected = replace(collected, state=AttemptState.EVALUATING)
-        await self.rows.journal.append_all(
-            [
-                Change(entity=candidate, note=f"collected from {attempt.id}", expect=None),
-                Change(entity=collected, note="collected", expect=attempt),
-            ]
         )
 
     async def evaluate(self, command: Command) -> None:
@@ -134,14 +133,17 @@ class AttemptSteps:
         results = self.layout.attempt(attempt.run, attempt.id)
         try:
             await asyncio.to_thread(self._discard_unfinished, results)
-            evaluation = await self.evaluator.evaluate(
-                task,
-                self.rows.sealed(progress),
-                candidate,
-                baseline,
-                out=results / identity,
-                evaluation_id=identity,
-            )
+            if attempt.failure in _NOT_ITS_OWN and not has_changed(candidate):
+                evaluation = self._not_held_against(attempt, candidate, identity)
+            else:
+                evaluation = await self.evaluator.evaluate(
+                    task,
+                    self.rows.sealed(progress),
+                    candidate,
+                    baseline,
+                    out=results / identity,
+                    evaluation_id=identity,
+                )
         except StoreError:
             raise
         except ForkyardError as error:
@@ -184,9 +186,11 @@ class AttemptSteps:
 
     async def clean_up(self, command: Command) -> None:
         """Keep the logs whole, then delete everything the attempt held on the host."""
-        attempt, *_ = self.rows.about(command)
+        attempt, run, task, _ = self.rows.about(command)
         if attempt.workspace is not None and attempt.exec is not None:
             await self.workspaces_stopped(attempt.workspace)
+            if attempt.candidate is None:
+                await self.metering.close(attempt, run, agent_of(task, attempt))
             await asyncio.to_thread(keep_logs, self.layout, attempt, self.masker)
         for workspace in self.rows.owned(attempt.id):
             await self.workspaces.delete(workspace.id)
@@ -210,22 +214,44 @@ class AttemptSteps:
             return False
         return ExecId(attempt.exec) not in self.rows.journal.state.execs
 
-    async def _fork(self, attempt: Attempt, task: Task, progress: TaskProgress) -> Attempt:
+    async def _install(
+        self, attempt: Attempt, agent: AgentSpec
+    ) -> tuple[Attempt, tuple[ReadOnlyMount, ...]]:
+        """Have the agent there, and say so while it is not."""
+        if not self.agents.is_installed(agent.driver):
+            detail = f"installing {agent.driver}; that is done once"
+            attempt = await self.rows.commit(attempt, replace(attempt, detail=detail), detail)
+        return attempt, await self.agents.mounts(agent.driver)
+
+    async def _fork(
+        self,
+        attempt: Attempt,
+        run: Run,
+        task: Task,
+        progress: TaskProgress,
+        mounts: tuple[ReadOnlyMount, ...],
+    ) -> Attempt:
+        agent = agent_of(task, attempt)
         leftovers = self.rows.owned(attempt.id)
         for leftover in leftovers:
             await self.workspaces.delete(leftover.id)
         if leftovers:
+            await self.metering.close(attempt, run, agent)
             attempt = await self.rows.commit(attempt, _intended(attempt), "prepared from scratch")
         _, workspace = names_of(attempt)
+        # before its sockets are: a request that comes before its grant only waits
+        await self.metering.let_in(attempt, run, agent)
+        reaches_models = is_let_in(agent, run.limits)
         creation = asyncio.ensure_future(
             self.workspaces.create(
                 self.rows.sealed(progress).id,
                 display_name=f"{task.name}/{attempt.agent}-{attempt.number}",
                 ephemeral=True,
-                network=NetworkPolicy.NONE,
+                network=NetworkPolicy.GATEWAY if reaches_models else NetworkPolicy.NONE,
                 limits=None if task.limits == Limits() else task.limits,
                 owner=attempt.id,
                 workspace_id=workspace,
+                mounts=mounts,
             )
         )
         try:
@@ -238,6 +264,44 @@ class AttemptSteps:
         await self.workspaces.start(workspace)
         return attempt
 
+    async def _write_files(self, attempt: Attempt, agent: AgentSpec, task: Task) -> None:
+        """Write the agent's configuration, inside and as its own user; again is fine."""
+        files = driver_named(agent.driver).command(agent, task).files
+        if not files:
+            return
+        _, workspace = names_of(attempt)
+        argv = ["/bin/sh", "-c", _WRITE_FILES, "sh"]
+        for path, text in sorted(files.items()):
+            argv += [path, text]
+        done = await self.workspaces.exec(
+            workspace,
+            argv,
+            working_directory="/",
+            timeout_seconds=WRITE_SECONDS,
+            keep_background=False,
+        )
+        result = done.result
+        if result is None or result.exit_code != 0:
+            status = "it did not end" if result is None else f"exit status {result.exit_code}"
+            raise WorkspaceError(
+                f"cannot write the configuration of agent {agent.name} in its workspace: {status}",
+                hint="See whether the snapshot's home folder can be written by its user.",
+            )
+
+    def _not_held_against(
+        self, attempt: Attempt, candidate: Candidate, identity: EvaluationId
+    ) -> Evaluation:
+        why = attempt.detail or f"the trouble was of the kind {attempt.failure}"
+        return Evaluation(
+            id=identity,
+            candidate=candidate.id,
+            result_tree=candidate.result_tree,
+            verdict=VerdictKind.NOT_EVALUATED,
+            assurance=Assurance.NONE,
+            created_at=self.rows.clock.now(),
+            reasons=(f"changes nothing, through no fault of the agent: {why}",),
+        )
+
     async def _could_not_run(self, attempt: Attempt, trouble: str) -> None:
         ended = replace(self.rows.ended(attempt, AttemptState.COULD_NOT_RUN), trouble=trouble)
         if not self.rows.owned(attempt.id):
@@ -249,6 +313,10 @@ class AttemptSteps:
         for path in results.glob("eval_*"):
             if EvaluationId(path.name) not in self.rows.journal.state.evaluations:
                 remove_tree(path, self.layout.trash)
+
+
+def _with_hint(error: ForkyardError) -> str:
+    return error.message if error.hint is None else f"{error.message}; {error.hint}"
 
 
 def _intended(attempt: Attempt) -> Attempt:

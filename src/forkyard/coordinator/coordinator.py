@@ -13,8 +13,10 @@ from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.coordinator.agent_steps import AgentSteps
 from forkyard.coordinator.attempts import AttemptSteps
+from forkyard.coordinator.collect_step import CollectStep
 from forkyard.coordinator.disk import DiskFloor
 from forkyard.coordinator.interface import (
+    AgentsPort,
     CollectorPort,
     EvaluatorPort,
     FleetPort,
@@ -23,12 +25,15 @@ from forkyard.coordinator.interface import (
     WorkspacesPort,
 )
 from forkyard.coordinator.logs import log_files
+from forkyard.coordinator.metering import Metering
 from forkyard.coordinator.reaper import Reaper
 from forkyard.coordinator.reconciler import Deadlines, Reconciler, default_parallel_limit
 from forkyard.coordinator.rows import Rows
 from forkyard.coordinator.runs import Runs
 from forkyard.coordinator.task_steps import TaskSteps
+from forkyard.coordinator.usage import UsageCopier
 from forkyard.errors import NotFoundError
+from forkyard.gateway.interface import Gateway
 from forkyard.model.ids import AttemptId, RunId
 from forkyard.model.run import Run, RunLimits, Task
 from forkyard.store.journal import Journal
@@ -53,6 +58,8 @@ class Coordinator:
         journal: Journal,
         workspaces: WorkspacesPort,
         snapshots: SnapshotsPort,
+        agents: AgentsPort,
+        gateway: Gateway | None,
         collector: CollectorPort,
         evaluator: EvaluatorPort,
         rank: Ranker,
@@ -69,6 +76,8 @@ class Coordinator:
             journal: Open.
             workspaces: Recovered before `start`.
             snapshots: For sealing.
+            agents: Installs what attempts run.
+            gateway: Lets agents in to their models; None: nobody.
             collector: For candidates.
             evaluator: For baselines and verdicts.
             rank: For rankings.
@@ -77,6 +86,7 @@ class Coordinator:
             clock: For deadlines and records.
             parallel_limit: Attempts at once on this machine; default two a core, at least four.
             floor: What must stay free on the disk.
+            masker: Takes secrets out of what is kept of agents' output.
         """
         masker = masker or Masker()
         deadlines = Deadlines(clock)
@@ -92,25 +102,38 @@ class Coordinator:
             clock=clock,
         )
         rows = Rows(journal=journal, clock=clock)
+        self.usage = None if gateway is None else UsageCopier(journal=journal, gateway=gateway)
+        metering = Metering(gateway=gateway, usage=self.usage, clock=clock)
         steps = AttemptSteps(
             rows=rows,
             workspaces=workspaces,
-            collector=collector,
+            agents=agents,
+            metering=metering,
             evaluator=evaluator,
             layout=layout,
             floor=floor or DiskFloor(directory=layout.home),
             masker=masker,
         )
-        agents = AgentSteps(
+        agent_steps = AgentSteps(
             rows=rows,
             workspaces=workspaces,
+            metering=metering,
             remaining_seconds=lambda run: deadlines.remaining_seconds(journal.state.runs[run]),
         )
         self.reconciler = Reconciler(
             journal=journal,
             tasks=tasks,
             steps=steps,
-            agents=agents,
+            agents=agent_steps,
+            collecting=CollectStep(
+                rows=rows,
+                workspaces=workspaces,
+                collector=collector,
+                metering=metering,
+                layout=layout,
+                mask=masker.mask,
+            ),
+            metering=metering,
             clock=clock,
             deadlines=deadlines,
             parallel_limit=parallel_limit or default_parallel_limit(),

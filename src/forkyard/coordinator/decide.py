@@ -197,6 +197,13 @@ def _while_running(view: View, run: Run, attempt: Attempt, *, is_overdue: bool) 
             ending=AttemptState.TIMED_OUT,
             detail="the run's deadline passed",
         )
+    if attempt.workspace is not None and attempt.workspace in view.exhausted:
+        return for_attempt(
+            CommandKind.STOP_AGENT,
+            attempt,
+            ending=AttemptState.BUDGET_EXHAUSTED,
+            detail=f"ended by us: {view.exhausted[attempt.workspace]}",
+        )
     run_agent = for_attempt(CommandKind.RUN_AGENT, attempt)
     failed = _given_up(view, run_agent)
     if failed is not None:

@@ -8,15 +8,24 @@ trouble of ours; what the agent or the checks did is always a value.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from forkyard.agents.trajectory import Trajectory
 from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
 from forkyard.model.ids import AttemptId, EvaluationId, ExecId, SnapshotId, WorkspaceId
-from forkyard.model.run import Attempt, Task
+from forkyard.model.run import Attempt, AttemptState, Task
 from forkyard.model.verdict import Baseline, Evaluation, Ranking
-from forkyard.model.workspace import Limits, NetworkPolicy, RecordedBase, Snapshot, Workspace
+from forkyard.model.workspace import (
+    Limits,
+    NetworkPolicy,
+    ReadOnlyMount,
+    RecordedBase,
+    Snapshot,
+    Workspace,
+)
 from forkyard.workspace.interface import RunningSandbox
 
 
@@ -33,6 +42,7 @@ class WorkspacesPort(Protocol):
         limits: Limits | None = None,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
+        mounts: Sequence[ReadOnlyMount] = (),
     ) -> Workspace:
         """Fork a stopped workspace."""
         ...
@@ -77,6 +87,28 @@ class SnapshotsPort(Protocol):
         ...
 
 
+class AgentsPort(Protocol):
+    """Installs agents; each once, whoever asks meanwhile."""
+
+    def is_installed(self, driver: str) -> bool:
+        """Say whether a driver's agent is there, or needs no installation."""
+        ...
+
+    async def mounts(self, driver: str) -> tuple[ReadOnlyMount, ...]:
+        """Give what an attempt is to be shown, installed before where it is missing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What is known of an agent's end when its candidate is collected, for the manifest."""
+
+    ending: AttemptState | None = None
+    trajectory: Trajectory | None = None
+    claims_success: bool | None = None
+    limitations: str | None = None
+
+
 class CollectorPort(Protocol):
     """Turns a stopped workspace into a candidate."""
 
@@ -90,6 +122,7 @@ class CollectorPort(Protocol):
         out: Path,
         scope: tuple[str, ...],
         protected: tuple[str, ...],
+        told: Told,
     ) -> Candidate:
         """Collect; the same stopped workspace gives the same tree again."""
         ...

@@ -19,8 +19,10 @@ from functools import partial
 from forkyard.base.clock import Clock
 from forkyard.coordinator.agent_steps import AgentSteps
 from forkyard.coordinator.attempts import AttemptSteps
+from forkyard.coordinator.collect_step import CollectStep
 from forkyard.coordinator.commands import Command, CommandKind
 from forkyard.coordinator.decide import decide, next_wake
+from forkyard.coordinator.metering import Metering
 from forkyard.coordinator.task_steps import TaskSteps
 from forkyard.coordinator.view import ACTIVE_RUN_STATES, Failure, View
 from forkyard.errors import ConflictError, ForkyardError, StoreError
@@ -90,6 +92,8 @@ class Reconciler:
     tasks: TaskSteps
     steps: AttemptSteps
     agents: AgentSteps
+    collecting: CollectStep
+    metering: Metering
     clock: Clock
     deadlines: Deadlines
     parallel_limit: int = field(default_factory=default_parallel_limit)
@@ -115,6 +119,8 @@ class Reconciler:
             async with asyncio.TaskGroup() as group:
                 # from what is known now: an entry that lands before the watcher first runs counts
                 watcher = group.create_task(self._watch(self.journal.sequence))
+                self.metering.on_change = self._poked.set
+                follower = group.create_task(self.metering.follow(), name="gateway")
                 try:
                     while True:
                         self._poked.clear()
@@ -127,6 +133,7 @@ class Reconciler:
                                 await self._poked.wait()
                 finally:
                     watcher.cancel()
+                    follower.cancel()
         finally:
             self._in_flight.clear()
 
@@ -151,6 +158,7 @@ class Reconciler:
             in_flight=frozenset(flight.command.key for flight in self._in_flight.values()),
             deadlines=deadlines,
             failures=self._failures,
+            exhausted=self.metering.exhausted,
         )
 
     def _reconcile(self, group: asyncio.TaskGroup, wanted: tuple[Command, ...]) -> None:
@@ -222,7 +230,7 @@ class Reconciler:
             CommandKind.PREPARE: self.steps.prepare,
             CommandKind.RUN_AGENT: self.agents.run_agent,
             CommandKind.STOP_AGENT: self.agents.stop_agent,
-            CommandKind.COLLECT: self.steps.collect,
+            CommandKind.COLLECT: self.collecting.collect,
             CommandKind.EVALUATE: self.steps.evaluate,
             CommandKind.LEAVE_UNJUDGED: self.steps.evaluate,
             CommandKind.END: self.steps.end,

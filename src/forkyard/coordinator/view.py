@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forkyard.model.ids import RunId
+from forkyard.model.ids import RunId, WorkspaceId
 from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, AttemptState, Run, RunState
 from forkyard.store.projections import State
 
@@ -45,6 +45,8 @@ class View:
     """Monotonic; only runs that have one."""
     failures: Mapping[str, Failure] = field(default_factory=dict)
     """By command key."""
+    exhausted: Mapping[WorkspaceId, str] = field(default_factory=dict)
+    """Whom a budget refused at the gateway, and why."""
 
     def active_runs(self) -> tuple[Run, ...]:
         """List the runs that are not over, oldest first."""

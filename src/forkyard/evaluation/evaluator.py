@@ -23,7 +23,7 @@ from forkyard.errors import EvaluationError, ForkyardError, StoreError
 from forkyard.evaluation.baseline import settle
 from forkyard.evaluation.checks import run_check
 from forkyard.evaluation.interface import JudgeWorkspaces, TreeKeeper
-from forkyard.evaluation.verdict import Judgement, compare
+from forkyard.evaluation.verdict import Judgement, compare, of_nothing
 from forkyard.model.candidate import Candidate, CandidateStatus
 from forkyard.model.ids import EvaluationId, new_evaluation_id
 from forkyard.model.run import Task
@@ -135,6 +135,8 @@ class Evaluator:
             try:
                 runs = await self._judge(task, snapshot, candidate, owner=identity, out=out)
                 judgement = compare(task.checks, baseline, runs)
+                if candidate.result_tree == candidate.base_tree:
+                    judgement = of_nothing(judgement)
             except StoreError:
                 raise
             except ForkyardError as error:

@@ -7,6 +7,7 @@ Rules, in the order in which they are asked:
 - a kept test that now fails, is skipped or is absent is broken; absent and skipped never pass;
 - broken something: `regressed`, unless something was required and nothing of it was fixed;
 - nothing required: `no-regression-shown`, because nothing could have been shown;
+- the candidate is the base itself: `failed` instead of anything better;
 - all required fixed and no new test fails: `solved`; some fixed: `partial`; none: `failed`.
 
 The exit status of a check with a report is a test of its own, named ``<check>``: it fails when
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forkyard.model.verdict import (
     Assurance,
@@ -37,6 +38,7 @@ NOT_FOUND_EXITS = frozenset({126, 127})
 """What a shell gives when the command is not there or may not be run."""
 MOST_NEW = 1000
 """Tests that only the candidate has and that are listed: it decides how many there are."""
+_GOOD_ENOUGH = frozenset({VerdictKind.SOLVED, VerdictKind.NO_REGRESSION_SHOWN, VerdictKind.PARTIAL})
 _NAMED = 3
 """Tests named in one reason; the rest is counted."""
 
@@ -101,6 +103,20 @@ def compare(checks: Sequence[Check], baseline: Baseline, runs: Sequence[CheckRun
         checks=tuple(results),
         reasons=tuple(_reasons(kind, tally, results)),
         assurance=Assurance.IN_PROCESS,
+    )
+
+
+def of_nothing(judgement: Judgement) -> Judgement:
+    """Judge a candidate that is the base itself: whatever passes on it, the agent did nothing.
+
+    A test that seems to be fixed then is one that does not agree with itself.
+    """
+    if judgement.kind not in _GOOD_ENOUGH:
+        return judgement
+    return replace(
+        judgement,
+        kind=VerdictKind.FAILED,
+        reasons=("leaves the files of the base as they are", *judgement.reasons[1:]),
     )
 
 

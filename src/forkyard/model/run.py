@@ -186,6 +186,12 @@ class Attempt:
     """Why the agent ended as it did: which limit, which signal, not found."""
     failure: Failure | None = None
     """None: the agent ended as agents do."""
+    agent_version: str | None = None
+    """As its transcript says."""
+    limitations: str | None = None
+    """What the agent says of its work's limits; None: none stated."""
+    claims_success: bool | None = None
+    """What the agent says of its own end; None: nothing."""
     candidate: CandidateId | None = None
     evaluation: EvaluationId | None = None
     cleanup: str = "pending"

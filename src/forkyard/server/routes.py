@@ -12,6 +12,7 @@ from forkyard.wire.results import (
     RunSummary,
     SubmitRequest,
     UndoRequest,
+    UsageReport,
 )
 from forkyard.wire.schema import (
     DoctorReport,
@@ -144,6 +145,10 @@ ROUTES: tuple[Route, ...] = (
          RunInfo),
     _row("GET", "/v1/attempts/{id}/log", "What the agent printed", runs.attempt_log, BYTES,
          query=_STREAM),
+    _row("GET", "/v1/attempts/{id}/trajectory", "What the agent did, in one shape for all agents",
+         runs.attempt_trajectory, "application/json"),
+    _row("GET", "/v1/usage", "What was spent", runs.usage, UsageReport,
+         query={"by": "run (default), attempt, agent, model or day.", "run": "Only of this run."}),
     _row("GET", "/v1/candidates/{id}", "Show a candidate", runs.show_candidate, CandidateInfo),
     _row("GET", "/v1/candidates/{id}/patch", "Its patch", runs.candidate_patch, "text/x-patch"),
     _row("GET", "/v1/candidates/{id}/manifest", "Its manifest", runs.candidate_manifest,

@@ -7,13 +7,16 @@ from pathlib import Path
 
 from starlette.responses import FileResponse, StreamingResponse
 
+from forkyard.coordinator.story import FILE_NAME as TRAJECTORY
 from forkyard.errors import ConflictError, NotFoundError
+from forkyard.model.budget import Budget
 from forkyard.model.candidate import Candidate
 from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, Run, RunLimits
 from forkyard.server.lookup import find
 from forkyard.server.output import stream_file
 from forkyard.server.services import Services
 from forkyard.server.spaces import find_workspace
+from forkyard.server.spending import GROUPINGS, usage_report
 from forkyard.server.table import Answer, Call, bad_query
 from forkyard.server.views import candidate_view, run_summary, run_view
 from forkyard.wire.quickform import quick_request
@@ -24,6 +27,7 @@ from forkyard.wire.results import (
     QuickRequest,
     RunInfo,
     SubmitRequest,
+    UsageReport,
 )
 from forkyard.wire.taskfile import RunRequest, StartRequest, parse_run
 
@@ -87,7 +91,12 @@ async def submit_run(call: Call) -> RunInfo:
     else:
         request = parse_run(body.text or "", body.file)
     run = await call.services.runs.submit(request, is_wanted=is_there)
-    return run_view(run, call.services.journal.state)
+    return _view(call, run)
+
+
+def _view(call: Call, run: Run, *, is_brief: bool = False) -> RunInfo:
+    live = call.services.runs.live(run.id)
+    return run_view(run, call.services.journal.state, is_brief=is_brief, live=live)
 
 
 def read_quick(quick: QuickRequest) -> RunRequest:
@@ -108,6 +117,7 @@ def read_quick(quick: QuickRequest) -> RunRequest:
             parallel=quick.parallel or limits.parallel,
             attempt_timeout_seconds=quick.attempt_timeout_seconds or limits.attempt_timeout_seconds,
             deadline_seconds=quick.deadline_seconds,
+            budget=Budget(tokens=quick.budget_tokens, micro_usd=quick.budget_micro_usd),
         ),
         repository_path=quick.repository,
         protected=quick.protected,
@@ -135,25 +145,25 @@ async def list_runs(call: Call) -> Answer:
 async def show_run(call: Call) -> RunInfo:
     """Show a run with everything it has found out."""
     run = find_run(call.services, call.parameters["id"])
-    return run_view(run, call.services.journal.state, is_brief=call.flag("brief"))
+    return _view(call, run, is_brief=call.flag("brief"))
 
 
 async def cancel_run(call: Call) -> RunInfo:
     """Ask a run to end."""
     run = find_run(call.services, call.parameters["id"])
-    return run_view(await call.services.runs.cancel(run.id), call.services.journal.state)
+    return _view(call, await call.services.runs.cancel(run.id))
 
 
 async def retry_run(call: Call) -> RunInfo:
     """Start again what trouble of ours ended."""
     run = find_run(call.services, call.parameters["id"])
-    return run_view(await call.services.runs.retry(run.id), call.services.journal.state)
+    return _view(call, await call.services.runs.retry(run.id))
 
 
 async def regrade_run(call: Call) -> RunInfo:
     """Evaluate the candidates again."""
     run = find_run(call.services, call.parameters["id"])
-    return run_view(await call.services.runs.regrade(run.id), call.services.journal.state)
+    return _view(call, await call.services.runs.regrade(run.id))
 
 
 async def attempt_log(call: Call) -> StreamingResponse:
@@ -179,6 +189,33 @@ async def attempt_log(call: Call) -> StreamingResponse:
         ),
         media_type="application/octet-stream",
     )
+
+
+async def attempt_trajectory(call: Call) -> FileResponse:
+    """Give an attempt's transcript in the one shape that all agents' have."""
+    attempt = find_attempt(call.services, call.parameters["id"])
+    path = call.services.layout.attempt(attempt.run, attempt.id) / TRAJECTORY
+    if not path.is_file():
+        raise NotFoundError(
+            f"cannot show a trajectory of {attempt.id}: its agent is not over, or of a kind whose"
+            " output nobody can read",
+            hint=f"Show what it printed with `forkyard logs {attempt.id}`.",
+        )
+    return FileResponse(path, media_type="application/json")
+
+
+async def usage(call: Call) -> UsageReport:
+    """Tell what was spent, by run, attempt, agent, model or day."""
+    by = call.query.get("by", "run")
+    if by not in GROUPINGS:
+        raise bad_query("by", f"must be one of {', '.join(GROUPINGS)}, not {by!r}")
+    await call.services.runs.copy_usage()
+    state = call.services.journal.state
+    rows = tuple(state.usage.values())
+    if "run" in call.query:
+        run = find_run(call.services, call.query["run"])
+        rows = tuple(row for row in rows if row.run == run.id)
+    return usage_report(rows, by, state)
 
 
 async def show_candidate(call: Call) -> CandidateInfo:

@@ -15,6 +15,7 @@ from typing import Protocol
 from forkyard.base.clock import Clock
 from forkyard.base.masking import Masker
 from forkyard.config import Layout
+from forkyard.gateway.interface import RunStatus
 from forkyard.model.application import Application
 from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
@@ -148,6 +149,14 @@ class RunService(Protocol):
 
     def log(self, attempt: Attempt, stream: str) -> Path:
         """Say where an attempt's `stdout` or `stderr` lies."""
+        ...
+
+    def live(self, run: RunId) -> RunStatus | None:
+        """Say what a run spends, waits for and is refused now; None: nothing is let in."""
+        ...
+
+    async def copy_usage(self) -> None:
+        """Have everything in the journal that is spent by now, as far as it can be had."""
         ...
 
 

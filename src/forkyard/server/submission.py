@@ -52,6 +52,14 @@ class Queue(Protocol):
         ...
 
 
+class Access(Protocol):
+    """Knows what agents need of the gateway."""
+
+    async def problems(self, request: RunRequest) -> list[Problem]:
+        """List what would keep an agent from its model."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """Turns requests into runs."""
@@ -60,6 +68,7 @@ class Submission:
     templates: Builder
     blobs: Blobs
     queue: Queue
+    access: Access
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Taking repositories in is bound by the disk; two builds of one template are a conflict."""
 
@@ -83,6 +92,7 @@ class Submission:
             The run and its attempts are on disk when this returns.
         """
         problems = await asyncio.to_thread(self._problems, request)
+        problems += await self.access.problems(request)
         if problems:
             count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
             raise ConfigError(

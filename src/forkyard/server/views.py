@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
+from forkyard.coordinator.access import model_of
+from forkyard.gateway.interface import GrantStatus, RunStatus
+from forkyard.model.budget import UsageRow
 from forkyard.model.candidate import Candidate
 from forkyard.model.events import Entity, Event
 from forkyard.model.execution import Exec
+from forkyard.model.ids import WorkspaceId
 from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, Run, Task, TaskProgress
 from forkyard.model.verdict import Evaluation
 from forkyard.model.workspace import WorkspaceState
+from forkyard.server.spending import budget_view, live_view, usage_of_attempt, usage_of_run
 from forkyard.store.projections import State
 from forkyard.wire.results import (
     AttemptInfo,
@@ -26,9 +32,19 @@ from forkyard.wire.results import (
 from forkyard.wire.schema import EventInfo, ExecInfo
 
 
-def run_view(run: Run, state: State, *, is_brief: bool = False) -> RunInfo:
-    """Tell a run with everything it has found out; if brief, without files and tests."""
+def run_view(
+    run: Run, state: State, *, is_brief: bool = False, live: RunStatus | None = None
+) -> RunInfo:
+    """Tell a run with everything it has found out.
+
+    Args:
+        run: Which.
+        state: Of the journal.
+        is_brief: Without files and tests.
+        live: What the gateway says of it now.
+    """
     attempts = state.attempts_of(run.id)
+    grants = {} if live is None else {grant.workspace: grant for grant in live.grants}
     return RunInfo(
         id=run.id,
         name=run.name,
@@ -39,15 +55,30 @@ def run_view(run: Run, state: State, *, is_brief: bool = False) -> RunInfo:
         cancel_requested=run.cancel_requested,
         tasks=[
             _task_view(
-                task, progress, [one for one in attempts if one.task == index], state, is_brief
+                task,
+                progress,
+                [
+                    attempt_view(one, state, is_brief=is_brief, live=_grant(one, grants))
+                    for one in attempts
+                    if one.task == index
+                ],
+                state,
             )
             for index, (task, progress) in enumerate(zip(run.tasks, run.progress, strict=True))
         ],
+        usage=usage_of_run(run, state),
+        budget=budget_view(run.limits.budget),
     )
 
 
+def _grant(attempt: Attempt, grants: Mapping[WorkspaceId, GrantStatus]) -> GrantStatus | None:
+    if attempt.state in TERMINAL_ATTEMPT_STATES or attempt.workspace is None:
+        return None
+    return grants.get(attempt.workspace)
+
+
 def _task_view(
-    task: Task, progress: TaskProgress, attempts: list[Attempt], state: State, is_brief: bool
+    task: Task, progress: TaskProgress, attempts: list[AttemptInfo], state: State
 ) -> TaskInfo:
     snapshot = state.snapshots.get(task.snapshot)
     base = None if snapshot is None else snapshot.base
@@ -60,7 +91,7 @@ def _task_view(
             snapshot=task.snapshot,
             uncommitted=base is not None and base.uncommitted,
         ),
-        attempts=[attempt_view(attempt, state, is_brief=is_brief) for attempt in attempts],
+        attempts=attempts,
         ranking=[]
         if ranking is None
         else [RankedInfo.model_validate(place) for place in ranking.places],
@@ -70,8 +101,16 @@ def _task_view(
     )
 
 
-def attempt_view(attempt: Attempt, state: State, *, is_brief: bool = False) -> AttemptInfo:
+def attempt_view(
+    attempt: Attempt,
+    state: State,
+    *,
+    is_brief: bool = False,
+    live: GrantStatus | None = None,
+) -> AttemptInfo:
     """Tell an attempt with its candidate and evaluation."""
+    run = state.runs[attempt.run]
+    agent = next((one for one in run.tasks[attempt.task].agents if one.name == attempt.agent), None)
     candidate = None if attempt.candidate is None else state.candidates.get(attempt.candidate)
     evaluation = None if attempt.evaluation is None else state.evaluations.get(attempt.evaluation)
     if is_brief:
@@ -90,6 +129,13 @@ def attempt_view(attempt: Attempt, state: State, *, is_brief: bool = False) -> A
         workspace=attempt.workspace,
         candidate=None if candidate is None else CandidateSummary.model_validate(candidate),
         evaluation=None if evaluation is None else evaluation_view(evaluation),
+        failure=attempt.failure,
+        model="" if agent is None else model_of(agent) or "",
+        agent_version=attempt.agent_version,
+        known_limitations=attempt.limitations,
+        claims_success=attempt.claims_success,
+        usage=usage_of_attempt(attempt, run, state),
+        live=None if live is None else live_view(live),
     )
 
 
@@ -177,7 +223,7 @@ def _run_of(entity: Entity, state: State) -> str | None:
     match entity:
         case Run():
             return entity.id
-        case Attempt():
+        case Attempt() | UsageRow():
             return entity.run
         case Candidate():
             attempt = state.attempts.get(entity.attempt)

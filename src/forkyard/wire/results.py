@@ -215,8 +215,8 @@ class AttemptInfo(AnswerModel):
     """`provider`, `agent`, `budget` or `ours`; null where the agent ended as agents do."""
     model: str = ""
     agent_version: Text | None = None
-    known_limitations: list[Text] = []
-    """As the agent itself states them; empty: none stated."""
+    known_limitations: Text | None = None
+    """As the agent itself states them; null: none stated."""
     claims_success: bool | None = None
     """What the agent said of its end: a claim, never a finding."""
     usage: UsageInfo = UsageInfo()

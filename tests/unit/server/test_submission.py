@@ -11,6 +11,7 @@ import pytest
 from forkyard.base.clock import SystemClock
 from forkyard.errors import ConfigError, ConflictError, NotFoundError
 from forkyard.model.ids import new_run_id, new_snapshot_id, new_template_id
+from forkyard.model.provider import Api, GatewaySettings, Provider
 from forkyard.model.run import AgentSpec, Run, RunLimits, RunState, Task, TaskProgress
 from forkyard.model.workspace import (
     Limits,
@@ -20,6 +21,7 @@ from forkyard.model.workspace import (
     TemplateSpec,
     TemplateState,
 )
+from forkyard.server.access import ModelAccess
 from forkyard.server.submission import Submission
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
@@ -97,7 +99,18 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     """Open a journal and put the submission before it."""
     journal = Journal.open(tmp_path / "j" / "state.db", SystemClock(), allow_volatile=True)
     builder, queue, blobs = FakeBuilder(journal), FakeQueue(), Blobs(tmp_path / "blobs")
-    submission = Submission(journal=journal, templates=builder, blobs=blobs, queue=queue)
+    access = ModelAccess(
+        settings=lambda: GatewaySettings(
+            providers=(
+                Provider(name="anthropic", api=Api.ANTHROPIC, base_url="http://x", secret="KEY"),  # noqa: S106 - its name
+                Provider(name="openai", api=Api.OPENAI, base_url="http://y", secret="OTHER"),  # noqa: S106 - its name
+            )
+        ),
+        secrets=lambda: {"KEY"},
+    )
+    submission = Submission(
+        journal=journal, templates=builder, blobs=blobs, queue=queue, access=access
+    )
     yield Desk(submission=submission, journal=journal, builder=builder, queue=queue, blobs=blobs)
     journal.close()
 
