@@ -19,7 +19,8 @@ HEAVY = (
 )  # fmt: skip
 VERBS = [
     "demo", "run", "status", "watch", "logs", "cancel", "retry", "regrade", "compare", "diff",
-    "apply", "undo", "template", "snapshot", "workspace", "agent", "doctor", "serve", "gc",
+    "apply", "undo", "template", "snapshot", "workspace", "agent", "secret", "doctor", "serve",
+    "gc",
 ]  # fmt: skip
 
 
