@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from forkyard.base.clock import Clock, SystemClock
-from forkyard.errors import ForkyardError, StoreError
+from forkyard.errors import ForkyardError, InternalError, StoreError
 from forkyard.gateway.interface import LedgerEntry
 from forkyard.gateway.ledger_file import LedgerFile
 from forkyard.gateway.ledger_schema import ledger_error
@@ -207,10 +207,12 @@ class Ledger:
             except sqlite3.Error as error:
                 failure = ledger_error("write", error)
                 outcomes = [failure] * len(batch)
-                if (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_IOERR:
+                if (getattr(error, "sqlite_errorcode", 0) & 0xFF) == sqlite3.SQLITE_IOERR:
                     # the kernel may have dropped the pages that it could not write: another
                     # fsync would succeed and mean nothing
                     self._broken = failure
+            except Exception as error:  # noqa: BLE001 - this thread must outlive any bug of a step
+                outcomes = [InternalError(f"cannot change the ledger: {error!r}")] * len(batch)
         else:
             outcomes = [self._broken] * len(batch)
         for loop in {job.loop for job in batch}:

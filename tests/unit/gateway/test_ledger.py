@@ -1,0 +1,241 @@
+"""The ledger's file: what it refuses by itself, and what it keeps over a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.ledger_scene import MODEL, RUN, grant_of
+from forkyard.errors import InternalError, StoreError
+from forkyard.gateway.interface import Outcome
+from forkyard.gateway.ledger import Ledger
+from forkyard.gateway.rows import NewReservation, Settlement
+from forkyard.model.budget import Budget, Grant, TokenCounts
+
+GRANT = grant_of(1, run=Budget(tokens=1_000, micro_usd=10_000))
+
+
+def row(
+    id_: str, grant: Grant = GRANT, *, output: int = 500, micro_usd: int | None = 4_000
+) -> NewReservation:
+    """Make a reservation."""
+    return NewReservation(
+        id=id_,
+        grant=grant,
+        provider="anthropic",
+        model=MODEL,
+        input_tokens=100,
+        output_tokens=output,
+        micro_usd=micro_usd,
+        price_version="settings",
+    )
+
+
+def run(path: Path, scene: Callable[[Ledger], Awaitable[None]]) -> None:
+    """Run a scene on a ledger that is closed at its end."""
+
+    async def opened() -> None:
+        async with asyncio.timeout(60):
+            ledger = await Ledger.open(path / "ledger.db", allow_volatile=True)
+            try:
+                await scene(ledger)
+            finally:
+                await ledger.close()
+
+    asyncio.run(opened())
+
+
+@pytest.mark.parametrize("second", [row("b"), row("b", output=0, micro_usd=6_001)])
+def test_file_refuses_what_passes_a_limit_whoever_asks(
+    tmp_path: Path, second: NewReservation
+) -> None:
+    """The CHECK holds in tokens and in money, and takes nothing of the refused one."""
+
+    async def scene(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        await ledger.reserve(row("a"))
+        with pytest.raises(InternalError, match="CHECK"):
+            await ledger.reserve(second)
+        totals = await ledger.attempt_totals(GRANT.attempt)
+        assert (totals.reserved_tokens, totals.reserved_micro_usd, totals.requests) == (
+            600,
+            4000,
+            1,
+        )
+        await ledger.release("a")
+        await ledger.reserve(second)
+
+    run(tmp_path, scene)
+
+
+def test_one_bad_step_takes_only_itself_back_when_many_are_committed_together(
+    tmp_path: Path,
+) -> None:
+    """Steps that were asked for at once share a commit and nothing else."""
+
+    async def scene(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        used = Settlement(outcome=Outcome.COMPLETE, tokens=TokenCounts(output=7), micro_usd=9)
+        results = await asyncio.gather(
+            ledger.reserve(row("a")),
+            ledger.reserve(row("b")),
+            ledger.settle("nobody", used),
+            ledger.settle("a", used),
+            return_exceptions=True,
+        )
+        assert [isinstance(result, InternalError) for result in results] == [
+            *(False, True, True, False)
+        ]
+        totals = await ledger.run_totals(RUN)
+        assert (totals.spent_tokens, totals.spent_micro_usd, totals.reserved_tokens) == (7, 9, 0)
+
+    run(tmp_path, scene)
+
+
+def test_open_reservations_are_settled_at_their_bound_at_the_next_start(tmp_path: Path) -> None:
+    """They may have been sent; what was settled stays, and numbers go on rising."""
+
+    async def before(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        await ledger.reserve(row("a"))
+        await ledger.settle(
+            "a", Settlement(outcome=Outcome.COMPLETE, tokens=TokenCounts(input=1), micro_usd=1)
+        )
+        await ledger.reserve(row("b"))
+
+    async def after(ledger: Ledger) -> None:
+        first, second = await ledger.entries_after(0)
+        assert (first.sequence, second.sequence) == (1, 2)
+        assert (second.outcome, second.is_estimated) == (Outcome.UNKNOWN, True)
+        assert (second.tokens.total, second.micro_usd) == (600, 4_000)
+        totals = await ledger.run_totals(RUN)
+        assert (totals.spent_tokens, totals.reserved_tokens) == (601, 0)
+        assert await ledger.entries_after(1, limit=5) == (second,)
+        assert await ledger.entries_after(2) == ()
+
+    run(tmp_path, before)
+    run(tmp_path, after)
+    run(tmp_path, after)
+
+
+def test_unpriced_request_is_unknown_and_not_free(tmp_path: Path) -> None:
+    """Its entry has no cost; the totals in money do not move."""
+
+    async def scene(ledger: Ledger) -> None:
+        free = grant_of(2)
+        await ledger.set_budgets(free)
+        await ledger.reserve(row("a", free, micro_usd=None))
+        entry = await ledger.settle(
+            "a",
+            Settlement(outcome=Outcome.COMPLETE, tokens=TokenCounts(output=7), micro_usd=None),
+        )
+        assert entry.micro_usd is None
+        assert (await ledger.run_totals(RUN)).spent_micro_usd == 0
+
+    run(tmp_path, scene)
+
+
+def test_limit_below_what_is_spent_becomes_what_is_spent(tmp_path: Path) -> None:
+    """A lowered budget stops what comes, and does not make the past impossible."""
+
+    async def scene(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        await ledger.reserve(row("a"))
+        await ledger.set_budgets(replace(GRANT, run_budget=Budget(tokens=10)))
+        with pytest.raises(InternalError):
+            await ledger.reserve(row("b", output=0, micro_usd=0))
+        await ledger.settle("a", Settlement(outcome=Outcome.COMPLETE, tokens=TokenCounts(input=5)))
+        await ledger.set_budgets(replace(GRANT, run_budget=Budget()))
+        await ledger.reserve(row("c", output=10**9))
+
+    run(tmp_path, scene)
+
+
+def test_refusal_is_entered_and_spends_nothing(tmp_path: Path) -> None:
+    """What was never reserved for cannot be entered as spent."""
+
+    async def scene(ledger: Ledger) -> None:
+        refusal = Settlement(outcome=Outcome.REFUSED_BUDGET, status=400, detail="used up")
+        entry = await ledger.record(GRANT, provider="p", model="m", settlement=refusal)
+        assert (entry.sequence, entry.tokens.total, entry.micro_usd) == (1, 0, 0)
+        assert (await ledger.set_budgets(GRANT)).budget_refusal == "used up"
+        with pytest.raises(InternalError):
+            await ledger.record(
+                GRANT, provider="p", model="m", settlement=replace(refusal, micro_usd=1)
+            )
+
+    run(tmp_path, scene)
+
+
+def test_entries_are_append_only(tmp_path: Path) -> None:
+    """The file itself refuses to change or forget what is settled."""
+
+    async def scene(ledger: Ledger) -> None:
+        refusal = Settlement(outcome=Outcome.REFUSED_BUDGET)
+        await ledger.record(GRANT, provider="p", model="m", settlement=refusal)
+
+    run(tmp_path, scene)
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        for statement in ("DELETE FROM entries", "UPDATE entries SET micro_usd = 0"):
+            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                connection.execute(statement)
+    connection.close()
+
+
+def test_second_process_is_refused_while_one_has_the_file(tmp_path: Path) -> None:
+    """Two gateways on one ledger would settle each other's requests."""
+
+    async def scene(ledger: Ledger) -> None:
+        with pytest.raises(StoreError, match="another gateway"):
+            await Ledger.open(tmp_path / "ledger.db", allow_volatile=True)
+        await ledger.set_budgets(GRANT)
+
+    run(tmp_path, scene)
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough to look at", b""])
+def test_damaged_or_foreign_file_is_refused_and_an_empty_one_is_new(
+    tmp_path: Path, content: bytes
+) -> None:
+    """Nothing is guessed from a file that is no ledger."""
+    (tmp_path / "ledger.db").write_bytes(content)
+
+    async def scene(ledger: Ledger) -> None:
+        assert len(ledger.id) == 32
+
+    if content:
+        with pytest.raises(StoreError, match="cannot open the ledger"):
+            run(tmp_path, scene)
+    else:
+        run(tmp_path, scene)
+
+
+def test_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    """Its meaning is not ours to guess."""
+
+    async def scene(ledger: Ledger) -> None:
+        assert ledger.id
+
+    run(tmp_path, scene)
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    connection.close()
+    with pytest.raises(StoreError, match="schema 99"):
+        run(tmp_path, scene)
+
+
+def test_closed_ledger_says_so(tmp_path: Path) -> None:
+    """Nobody waits for a thread that has ended."""
+
+    async def scene(ledger: Ledger) -> None:
+        await ledger.close()
+        await ledger.close()
+        with pytest.raises(StoreError, match="closed"):
+            await ledger.set_budgets(GRANT)
+
+    run(tmp_path, scene)
