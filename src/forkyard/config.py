@@ -11,6 +11,7 @@ On-disk format (version 1), all below the state directory, mode 0700::
     gateway/                      the gateway's ledger; all of the state that it sees
     gateway.yaml                  providers, models, prices; by hand, may be absent
     secrets/                      sealed values by name, and the key that seals them
+    agents/<name>-<version>-<digest>/  files/ (shown to sandboxes), contents.json
     layers/<layer id>/            one tree from / (storage-range owned), read-only once named
     workspaces/<workspace id>/    disk/{upper,work}, sandbox/ (spec, socket, log), execs/<exec id>/
     roots/<digest>/               root file systems of image `host`, from the machine's own
@@ -103,6 +104,11 @@ class Layout:
     def server_log(self) -> Path:
         """What the server prints."""
         return self.home / "server.log"
+
+    @property
+    def agents(self) -> Path:
+        """Installed agents, one folder per pinned version."""
+        return self.home / "agents"
 
     @property
     def layers(self) -> Path:

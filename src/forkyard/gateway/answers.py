@@ -39,11 +39,6 @@ def kept_headers(answer: aiohttp.ClientResponse) -> Headers:
     return kept
 
 
-def whole(answer: aiohttp.ClientResponse, body: bytes) -> web.Response:
-    """Pass a whole answer on."""
-    return web.Response(status=answer.status, headers=kept_headers(answer), body=body)
-
-
 def given(answer: Answer) -> web.Response:
     """Give an answer of our own."""
     return web.Response(status=answer.status, headers=CIMultiDict(answer.headers), body=answer.body)

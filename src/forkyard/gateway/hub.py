@@ -24,8 +24,8 @@ from forkyard.gateway.intake import Intake
 from forkyard.gateway.interface import GatewaySettings, LedgerEntry, Provider, RunStatus
 from forkyard.gateway.keys import KeyRing
 from forkyard.gateway.ledger import Ledger
-from forkyard.gateway.prices import PriceTable
 from forkyard.gateway.passing import Stalls
+from forkyard.gateway.prices import PriceTable
 from forkyard.gateway.relay import Exchange, Parts
 from forkyard.gateway.upstream import Upstream
 from forkyard.model.budget import Grant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 
@@ -10,6 +11,14 @@ from aiohttp import HttpVersion11, web
 from forkyard.gateway.answers import Headers
 from forkyard.gateway.interface import Provider
 from forkyard.gateway.protocols.interface import Reading
+
+MOST_ANSWER_BYTES = 64 * 1024**2
+"""Of an answer that is no stream."""
+_MOST_UNREAD_BYTES = 64 * 1024
+
+
+class TooLargeError(Exception):
+    """An answer has more bytes than we take."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,34 +50,96 @@ class Free:
 
 
 class Stream(web.StreamResponse):
-    """An answer that is passed on while it comes."""
+    """An answer that is passed on while it comes.
+
+    Chunks go straight to the transport: at thousands of events a second the layers above it cost
+    more than the bytes.
+    """
 
     def __init__(self, request: web.BaseRequest, headers: Headers) -> None:
+        """Keep where it goes; nothing is written yet."""
         super().__init__(status=200, headers=headers)
         self._agent = request
-        self._has_begun = False
+        self._transport: asyncio.Transport | None = None
         self.is_broken = False
 
-    async def send(self, chunk: bytes) -> None:
-        """Write some of it; waits only where the agent reads more slowly than it comes.
+    @property
+    def has_begun(self) -> bool:
+        """Say whether anything was written."""
+        return self._transport is not None
+
+    async def begin(self) -> bool:
+        """Write the head; False: the agent is gone."""
+        if self._agent.version >= HttpVersion11:
+            self.enable_chunked_encoding()
+        with contextlib.suppress(ConnectionError):
+            writer = await self.prepare(self._agent)
+            if writer is not None and self._agent.transport is not None:
+                writer.send_headers()
+                self._transport = self._agent.transport
+                return True
+        return False
+
+    def put(self, chunk: bytes) -> bool:
+        """Write some of the body, after `begin`.
+
+        Returns:
+            Whether `drain` must be awaited before the next one.
 
         Raises:
             ConnectionError: The agent is gone.
         """
-        if not self._has_begun:
-            await self._begin()
-        await self.write(chunk)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError
+        transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.chunked else chunk)
+        return transport.get_write_buffer_size() > _MOST_UNREAD_BYTES
 
-    async def _begin(self) -> None:
-        self._has_begun = True
-        if self._agent.version >= HttpVersion11:
-            self.enable_chunked_encoding()
-        await self.prepare(self._agent)
+    async def drain(self) -> None:
+        """Wait until the agent has read most of what was written.
+
+        Raises:
+            ConnectionError: The agent is gone.
+        """
+        await self._agent.protocol._drain_helper()  # noqa: SLF001 - it has no public name
 
     async def finish(self) -> None:
         """End it, or cut it where it is not whole."""
         with contextlib.suppress(ConnectionError):
             if self.is_broken and self._agent.transport is not None:
                 self._agent.transport.abort()
-            elif not self._has_begun:
-                await self._begin()
+
+    def response(self) -> web.StreamResponse:
+        """Give what the agent gets where nothing came."""
+        return self
+
+
+class Whole:
+    """An answer that is passed on once it is there."""
+
+    def __init__(self, headers: Headers) -> None:
+        """Begin empty."""
+        self._headers = headers
+        self._body = bytearray()
+
+    async def begin(self) -> bool:
+        """Do nothing: the head goes with the body."""
+        return True
+
+    def put(self, chunk: bytes) -> bool:
+        """Keep some of the body.
+
+        Raises:
+            TooLargeError: It is more than is kept.
+        """
+        self._body += chunk
+        if len(self._body) > MOST_ANSWER_BYTES:
+            raise TooLargeError
+        return False
+
+    async def drain(self) -> None:
+        """Do nothing: nobody reads yet."""
+
+    def response(self) -> web.StreamResponse:
+        """Give the answer."""
+        return web.Response(status=200, headers=self._headers, body=bytes(self._body))

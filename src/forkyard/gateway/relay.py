@@ -20,7 +20,8 @@ from forkyard.gateway.budget import FLOOR_TOKENS, Ask
 from forkyard.gateway.governor import THROTTLED, Governor, PatienceError
 from forkyard.gateway.interface import Outcome, Provider
 from forkyard.gateway.keys import Key, KeyRing
-from forkyard.gateway.passing import Free, Stalls, Stream
+from forkyard.gateway.line import Reservation
+from forkyard.gateway.passing import Free, Stalls, Stream, TooLargeError, Whole
 from forkyard.gateway.prices import ModelPrice, bound_of
 from forkyard.gateway.protocols.content_coding import Decoder
 from forkyard.gateway.protocols.interface import ModelProtocol, Reading, Reason, Rebuilt, UsageMeter
@@ -29,8 +30,6 @@ from forkyard.model.budget import Grant, TokenCounts
 
 GRACE_SECONDS = 60.0
 """How long an answer is read on for when its agent is gone: most end by then, and are exact."""
-MOST_ANSWER_BYTES = 64 * 1024**2
-"""Of an answer that is no stream."""
 _EVENT_STREAM = "text/event-stream"
 _WRONG_REQUEST = frozenset({400, 413, 422})
 _NOBODY_KNOWS = frozenset({502, 504, 524})
@@ -121,7 +120,7 @@ class Exchange:
             thinking_tokens=max(0, rebuilt.least_output_tokens - FLOOR_TOKENS),
             bound=None
             if price is None
-            else bound_of(price, rebuilt.input_tokens, has_long_cache=rebuilt.may_write_cache),
+            else bound_of(price, rebuilt.input_tokens, has_long_cache=rebuilt.has_long_cache),
         )
         admission = self._parts.admission
         try:
@@ -263,11 +262,13 @@ class Exchange:
             meter = self._protocol.meter(self._rebuilt, is_event_stream=is_stream)
             self._meter = meter
         patience.wait_longer(self._stalls.bear(self._parts.provider, is_streaming=is_stream))
-        client = Stream(self._request, answers.kept_headers(answer)) if is_stream else None
-        held = bytearray()
+        headers = answers.kept_headers(answer)
+        to = Stream(self._request, headers) if is_stream else Whole(headers)
         why = ""
         try:
-            why = await self._copy(answer, patience, begun, meter, client or held)
+            await self._copy(answer, patience, begun, meter, to)
+        except TooLargeError:
+            why = "the answer is larger than the gateway takes"
         except (aiohttp.ClientError, OSError, TimeoutError):
             why = "the provider broke off in the middle"
         except asyncio.CancelledError:
@@ -278,7 +279,7 @@ class Exchange:
             why = f"{whose} for {patience.limit_seconds:g} s in the middle"
             self._stalls.in_a_row += not self._is_writing
         meter.end()
-        return self._ended(client, bytes(held), answer, meter.reading(), why)
+        return self._ended(to, meter.reading(), why)
 
     async def _copy(
         self,
@@ -286,39 +287,33 @@ class Exchange:
         patience: Patience,
         begun: float,
         meter: UsageMeter,
-        to: Stream | bytearray,
-    ) -> str:
-        """Copy a body as it comes, metering beside it; this is what each event costs.
-
-        Returns:
-            Why it was given up; empty at its end.
-        """
+        to: Stream | Whole,
+    ) -> None:
+        """Copy a body as it comes, metering beside it; this is what each event costs."""
         encoding = answer.headers.get("content-encoding", "identity").lower()
         decoder = None if encoding == "identity" else Decoder(encoding)
-        feed, heard, read = meter.feed, patience.heard, answer.content.readany
-        while chunk := await read():
+        feed, heard, read, put = meter.feed, patience.heard, answer.content.readany, to.put
+        chunk = await read()
+        if chunk:
+            now = asyncio.get_running_loop().time()
+            self._first_byte = round((now - begun) * 1000)
+            self._is_gone = self._is_gone or not await to.begin()
+        while chunk:
             heard()
             feed(chunk if decoder is None else decoder.feed(chunk))
-            if self._first_byte is None:
-                self._first_byte = round((patience.since - begun) * 1000)
-            if isinstance(to, bytearray):
-                to += chunk
-                if len(to) > MOST_ANSWER_BYTES:
-                    return "the answer is larger than the gateway takes"
-            elif not self._is_gone:
-                self._is_writing = True
+            if not self._is_gone:
                 try:
-                    await to.send(chunk)
+                    if put(chunk):
+                        self._is_writing = True
+                        await to.drain()
+                        self._is_writing = False
                 except ConnectionError:
-                    self._is_gone = True
-                self._is_writing = False
-        return ""
+                    self._is_gone, self._is_writing = True, False
+            chunk = await read()
 
     def _ended(
         self,
-        client: Stream | None,
-        held: bytes,
-        answer: aiohttp.ClientResponse,
+        to: Stream | Whole,
         reading: Reading,
         why: str,
     ) -> tuple[web.StreamResponse, _Told]:
@@ -334,14 +329,16 @@ class Exchange:
             self._stalls.in_a_row = 0
         if self._is_gone or (why and self._is_writing):
             told.outcome, told.detail = Outcome.CLIENT_GONE, why or "read on to the end"
-        if client is not None:
+        is_cut = bool(why) and reading.error is None
+        if isinstance(to, Stream) and to.has_begun:
             # A cut answer must look cut: its agent is to try again, not to go on with half of it.
-            client.is_broken = bool(why) and reading.error is None
-            return client, told
-        if why and reading.error is None:
-            told.status = 502
-            return self._say(Reason.PROVIDER, why), told
-        return answers.whole(answer, held), told
+            to.is_broken = is_cut
+            return to, told
+        if is_cut:
+            response = self._say(Reason.PROVIDER, why)
+            told.status = response.status
+            return response, told
+        return to.response(), told
 
     def _broken(self, reason: Reason, why: str) -> tuple[web.StreamResponse, _Told]:
         response = self._say(reason, why)
