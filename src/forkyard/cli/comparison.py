@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 
 from forkyard.cli.output import clean, say, seconds, short, style, table
-from forkyard.cli.progress import agent_name
-from forkyard.errors import AgentError, EvaluationError, StoreError, WorkspaceError
+from forkyard.cli.progress import agent_name, budget_of, spent
+from forkyard.errors import (
+    AgentError,
+    EvaluationError,
+    GatewayError,
+    StoreError,
+    WorkspaceError,
+)
 from forkyard.wire.results import AttemptInfo, EvaluationInfo, RankedInfo, RunInfo, TaskInfo
 
 SOLVED = "solved"
+BUDGET = 13
+_CUT_OFF = frozenset({"provider", "budget", "ours"})
 CANNOT_START = frozenset({126, 127})
 """What a shell says of a command that it cannot run or find."""
 
@@ -26,21 +34,33 @@ def exit_code_of(run: RunInfo) -> int:
     unsolved = [task for task in run.tasks if not _is_solved(task)]
     if any(task.trouble is not None for task in unsolved):
         return EvaluationError.exit_code
-    attempts = [one for task in unsolved for one in task.attempts]
     if run.state == "interrupted":
         return StoreError.exit_code
-    if attempts and all(one.candidate is None for one in attempts):
+    attempts = [one for task in unsolved for one in task.attempts]
+    return _of_unsolved(attempts) if attempts else 1
+
+
+def _of_unsolved(attempts: list[AttemptInfo]) -> int:
+    if all(one.candidate is None for one in attempts):
         if all(one.state == "could-not-run" for one in attempts):
             ours = any(one.trouble is not None for one in attempts)
             return WorkspaceError.exit_code if ours else AgentError.exit_code
         if all(one.state in {"could-not-run", "interrupted"} for one in attempts):
             return WorkspaceError.exit_code
-    if attempts and all(_never_started(one) for one in attempts):
+    if all(_was_cut_off(one) for one in attempts):
+        # nobody came to an ordinary end, so nothing says that it cannot be solved
+        has_budget_ended_it = any(one.failure == "budget" for one in attempts)
+        return BUDGET if has_budget_ended_it else GatewayError.exit_code
+    if all(_never_started(one) for one in attempts):
         return AgentError.exit_code
     judged = [one.evaluation for one in attempts if one.evaluation is not None]
     if judged and all(one.verdict == "not-evaluated" for one in judged):
         return EvaluationError.exit_code
     return 1
+
+
+def _was_cut_off(attempt: AttemptInfo) -> bool:
+    return attempt.failure in _CUT_OFF and attempt.state != "interrupted"
 
 
 def _never_started(attempt: AttemptInfo) -> bool:
@@ -56,7 +76,7 @@ def _is_solved(task: TaskInfo) -> bool:
 
 def show_comparison(run: RunInfo) -> None:
     """Write the table, the reasons and the command to type next."""
-    say(f"{style(clean(run.name), bold=True)}  {run.id}  {run.state}")
+    say(f"{style(clean(run.name), bold=True)}  {run.id}  {run.state}{budget_of(run)}")
     for task in run.tasks:
         say()
         _show_task(run, task)
@@ -76,14 +96,23 @@ def _show_task(run: RunInfo, task: TaskInfo) -> None:
         task.attempts,
         key=lambda one: _order(one, places),
     )
+    is_metered = any(one.usage.input_tokens is not None for one in ordered)
+    spending = ("TOKENS", "USD") if is_metered else ()
     table(
-        ("RANK", "AGENT", "VERDICT", "ASSURANCE", "TESTS", "FILES", "TIME", "STATE", "CANDIDATE"),
-        [_row(task, one, places) for one in ordered],
+        (
+            *("RANK", "AGENT", "VERDICT", "ASSURANCE", "TESTS", "FILES", "TIME"),
+            *spending,
+            *("STATE", "CANDIDATE"),
+        ),
+        [_row(task, one, places, is_metered=is_metered) for one in ordered],
     )
     for one in ordered:
         reasons = _reasons(one, places)
         if reasons:
             say(f"  {clean(agent_name(task, one))}: {'; '.join(clean(text) for text in reasons)}")
+        if one.known_limitations is not None:
+            stated = _shortened(clean(one.known_limitations))
+            say(f"  {clean(agent_name(task, one))} says of its limits: {stated}")
     if task.summary:
         say(clean(task.summary))
 
@@ -93,7 +122,9 @@ def _order(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> tuple[int, st
     return (10**6 if place is None else place.rank, attempt.agent, attempt.number)
 
 
-def _row(task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo]) -> tuple[str, ...]:
+def _row(
+    task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo], *, is_metered: bool
+) -> tuple[str, ...]:
     candidate = attempt.candidate
     evaluation = attempt.evaluation
     place = None if candidate is None else places.get(candidate.id)
@@ -105,6 +136,7 @@ def _row(task: TaskInfo, attempt: AttemptInfo, places: dict[str, RankedInfo]) ->
         "-" if evaluation is None else count_tests(evaluation),
         "-" if candidate is None else _files(attempt),
         seconds(attempt.elapsed_seconds),
+        *(spent(attempt) if is_metered else ()),
         attempt.state,
         "-" if candidate is None else short(candidate.id),
     )

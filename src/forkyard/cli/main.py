@@ -115,6 +115,7 @@ _ROWS = {
     "secret": ("forkyard.cli.secret:secret", "Keys by name, for the gateway only."),
     "doctor": ("forkyard.cli.serve:doctor", "Say what isolation this machine gives."),
     "serve": ("forkyard.cli.serve:serve", "Run the server in the foreground."),
+    "usage": ("forkyard.cli.usage:usage", "Show what agents spent on their models."),
     "gc": ("forkyard.cli.serve:gc", "Remove what nothing needs any more."),
 }
 

@@ -159,3 +159,20 @@ async def stream_out(chunks: AsyncIterator[bytes], stream: BinaryIO | None = Non
         bytes_out(lines + newline, target)
     if waiting:
         bytes_out(waiting, target)
+
+
+def tokens(value: int | None) -> str:
+    """Write a number of tokens, short."""
+    if value is None:
+        return "-"
+    for size, suffix in ((1_000_000, "M"), (1000, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{suffix}"
+    return str(value)
+
+
+def usd(value: float | None) -> str:
+    """Write an amount in US dollars: cents, or finer where there is less than one."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.6f}".rstrip("0")  # noqa: PLR2004 - cents say enough from here on

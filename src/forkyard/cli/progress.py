@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol, Self
 
-from forkyard.cli.output import clean, is_terminal, progress, seconds, short
+from forkyard.cli.output import clean, is_terminal, progress, seconds, short, tokens, usd
 from forkyard.wire.results import FINAL_RUN_STATES, AttemptInfo, RunInfo, TaskInfo
 
 if TYPE_CHECKING:
@@ -56,10 +56,46 @@ def _attempt_line(run: RunInfo, task: TaskInfo, attempt: AttemptInfo) -> str:
         parts.append(f"exit {attempt.exit_code} in {seconds(attempt.elapsed_seconds)}")
     if attempt.evaluation is not None:
         parts.append(attempt.evaluation.verdict)
+    if attempt.live is not None and attempt.live.refusal is not None:
+        parts.append(f"refused: {attempt.live.refusal}")
     reason = attempt.trouble or attempt.detail
     if reason is not None:
         parts.append(reason)
     return ", ".join(parts)
+
+
+def spent(attempt: AttemptInfo) -> tuple[str, str]:
+    """Write the tokens and dollars an attempt spent, as they are known now."""
+    used, live = attempt.usage, attempt.live
+    if used.input_tokens is None and live is None:
+        return "-", "-"
+    total = sum(
+        one or 0
+        for one in (
+            used.input_tokens,
+            used.cache_read_tokens,
+            used.cache_write_tokens,
+            used.output_tokens,
+        )
+    )
+    cost = used.cost_usd
+    if live is not None:
+        total = max(total, live.spent_tokens)
+        cost = None if cost is None else max(cost, live.spent_usd)
+    return tokens(total), usd(cost)
+
+
+def standing(attempt: AttemptInfo) -> str:
+    """Say what an attempt does at the gateway now; empty where there is nothing to say."""
+    live = attempt.live
+    if live is None:
+        return ""
+    if live.refusal is not None:
+        return f"refused: {live.refusal}"
+    if live.waiting:
+        place = "" if live.queue_position is None else f", number {live.queue_position} in line"
+        return f"{live.waiting} {'request waits' if live.waiting == 1 else 'requests wait'}{place}"
+    return "" if live.fault is None else live.fault
 
 
 class Live:
@@ -92,24 +128,42 @@ def _table(run: RunInfo) -> Table:
     from rich.table import Table  # noqa: PLC0415 - only on a terminal
     from rich.text import Text  # noqa: PLC0415
 
-    title = Text(f"{clean(run.name)}  {short(run.id)}  {run.state}", "bold")
+    title = Text(f"{clean(run.name)}  {short(run.id)}  {run.state}{budget_of(run)}", "bold")
     drawn = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for head in ("TASK", "AGENT", "STATE", "EXIT", "TIME", "VERDICT", ""):
+    for head in ("TASK", "AGENT", "STATE", "EXIT", "TIME", "TOKENS", "USD", "VERDICT", ""):
         drawn.add_column(head)
     for task in run.tasks:
         if task.trouble is not None:
-            drawn.add_row(Text(clean(task.name)), "", "", "", "", "", Text(clean(task.trouble)))
+            drawn.add_row(Text(clean(task.name)), *([""] * 7), Text(clean(task.trouble)))
         for attempt in task.attempts:
+            used_tokens, used_usd = spent(attempt)
             drawn.add_row(
                 Text(clean(task.name)),
                 Text(clean(agent_name(task, attempt))),
                 Text(attempt.state),
                 Text("-" if attempt.exit_code is None else str(attempt.exit_code)),
                 Text(seconds(attempt.elapsed_seconds)),
+                Text(used_tokens),
+                Text(used_usd),
                 Text("-" if attempt.evaluation is None else attempt.evaluation.verdict),
-                Text(clean(attempt.trouble or attempt.detail or "")),
+                Text(clean(attempt.trouble or attempt.detail or standing(attempt))),
             )
     return drawn
+
+
+def budget_of(run: RunInfo) -> str:
+    """Say what of a run's budget is spent; empty where there is none."""
+    if run.budget is None:
+        return ""
+    used = run.usage
+    parts = []
+    if run.budget.usd is not None:
+        parts.append(f"{usd(used.cost_usd)} of {usd(run.budget.usd)} USD")
+    if run.budget.tokens is not None:
+        counts = (used.input_tokens, used.cache_read_tokens, used.cache_write_tokens)
+        total = sum(one or 0 for one in (*counts, used.output_tokens))
+        parts.append(f"{tokens(total)} of {tokens(run.budget.tokens)} tokens")
+    return f"  spent {', '.join(parts)}"
 
 
 def agent_name(task: TaskInfo, attempt: AttemptInfo) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,7 +15,9 @@ from forkyard.errors import ConfigError, Problem
 from forkyard.wire.quickform import quick_request
 from forkyard.wire.results import QuickRequest
 from forkyard.wire.taskfile import MOST_ATTEMPTS
-from forkyard.wire.units import parse_duration
+from forkyard.wire.units import parse_count, parse_duration, parse_usd
+
+T = TypeVar("T")
 
 _MOST_SHOWN = 60
 _TASK_FILES = (".yaml", ".yml")
@@ -28,6 +32,8 @@ _FLAGS = {
     "parallel": "--parallel",
     "timeout": "--timeout",
     "deadline": "--deadline",
+    "budget_usd": "--budget-usd",
+    "budget_tokens": "--budget-tokens",
 }
 
 
@@ -40,7 +46,7 @@ def refuse_unless_task_file(context: click.Context, text: str) -> None:
     if not text.endswith(_TASK_FILES) and not _is_file(text):
         raise ConfigError(
             f"cannot run {_shown(text)}: no such task file, and the quick form needs an agent",
-            hint="Name a TASK.yaml, or add -a NAME='SHELL COMMAND'.",
+            hint="Name a TASK.yaml, or add -a claude-code or -a NAME='SHELL COMMAND'.",
             problems=(Problem(key="-a", message="is missing"),),
         )
     typed = [
@@ -91,6 +97,8 @@ def read_quick(prompt: str, options: dict[str, object]) -> QuickRequest:
         parallel=asked.number("parallel"),
         attempt_timeout_seconds=asked.timeout,
         deadline_seconds=asked.deadline,
+        budget_tokens=asked.budget_tokens,
+        budget_micro_usd=asked.budget_micro_usd,
     )
     if asked.starts_from_repository and request.include_uncommitted:
         progress("Starting from the repository as it lies, uncommitted work included.")
@@ -106,6 +114,8 @@ class _Asked:
         if prompt.endswith(_TASK_FILES) and _is_file(prompt):
             self._report("-a", f"has no meaning with task file {prompt}")
         self.timeout, self.deadline = self._duration("timeout"), self._duration("deadline")
+        self.budget_tokens = self._parsed("budget_tokens", parse_count)
+        self.budget_micro_usd = self._parsed("budget_usd", parse_usd)
         parallel = self.number("parallel")
         if parallel is not None and not 1 <= parallel <= MOST_ATTEMPTS:
             self._report("--parallel", f"is {parallel}, must be from 1 to {MOST_ATTEMPTS}")
@@ -143,13 +153,16 @@ class _Asked:
         self.problems.append(Problem(key=flag, message=message))
 
     def _duration(self, name: str) -> float | None:
+        return self._parsed(name, parse_duration)
+
+    def _parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
         text = self.text(name)
         if text is None:
             return None
         try:
-            return parse_duration(text)
+            return parse(text)
         except ValueError as error:
-            self._report(f"--{name}", str(error))
+            self._report(_FLAGS[name], str(error))
             return None
 
     def _repository(self) -> str:

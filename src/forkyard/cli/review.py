@@ -87,13 +87,19 @@ def apply(candidate: str, target: str | None, workspace: str | None, *, as_json:
 @click.argument("attempt")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the agent is over.")
 @click.option("--only", type=click.Choice(["stdout", "stderr"]), help="One stream only.")
+@click.option("--trajectory", is_flag=True, help="What it said and did, as one form for all.")
 @json_option
-def logs(attempt: str, *, follow: bool, only: str | None, as_json: bool) -> None:
+def logs(attempt: str, *, follow: bool, only: str | None, trajectory: bool, as_json: bool) -> None:
     """Show what an attempt's agent printed, whole: its output to stdout, its errors to stderr.
 
     An attempt is named as the comparison shows it: AGENT or AGENT#N of the newest run,
     RUN:AGENT#N of another, by its candidate, or by its id.
     """
+    if trajectory:
+        if follow or only is not None:
+            raise click.UsageError("--trajectory excludes --follow and --only")
+        _trajectory(attempt, as_json=as_json)
+        return
     streams = [only] if only is not None else ["stdout", "stderr"]
 
     async def conversation(client: Client) -> None:
@@ -112,3 +118,15 @@ def logs(attempt: str, *, follow: bool, only: str | None, as_json: bool) -> None
             await asyncio.gather(*(show(one) for one in streams))
 
     talk(conversation)
+
+
+def _trajectory(attempt: str, *, as_json: bool) -> None:
+    import json  # noqa: PLC0415 - only here
+
+    from forkyard.cli.trajectory import show_trajectory  # noqa: PLC0415 - keeps help fast
+
+    content = talk(lambda client: client.runs.trajectory(attempt))
+    if as_json:
+        write_json(json.loads(content))
+    else:
+        show_trajectory(content)

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   forkyard run task.yaml
+  forkyard run "Fix the failing test" -a claude-code -a codex:gpt-5.5 --check "pytest -q"
   forkyard run "Fix the failing test" -a mine='my-agent -p "$PROMPT"' -n 2 --check "pytest -q"
 """
 )
 @click.argument("task", metavar="TASK.yaml|PROMPT")
 @click.option(
-    "-a", "--agent", "agents", multiple=True, metavar="NAME='SHELL COMMAND'",
-    help="Quick form: an agent; the command gets the prompt as $PROMPT. Repeatable.",
+    "-a", "--agent", "agents", multiple=True, metavar="AGENT",
+    help="Quick form: DRIVER, DRIVER:MODEL, or NAME='SHELL COMMAND', which gets the prompt as"
+    " $PROMPT. Repeatable.",
 )  # fmt: skip
 @click.option("-n", "--attempts", type=int, default=1, help="Quick form: attempts of each agent.")
 @click.option(
@@ -55,6 +57,8 @@ Examples:
 @click.option("--parallel", type=int, metavar="N", help="Quick form: attempts at once.")
 @click.option("--timeout", metavar="DURATION", help="Quick form: of each attempt, such as 45m.")
 @click.option("--deadline", metavar="DURATION", help="Quick form: of the whole run.")
+@click.option("--budget-usd", metavar="USD", help="Quick form: most that all attempts may spend.")
+@click.option("--budget-tokens", metavar="N", help="Quick form: the same in tokens, such as 5M.")
 @click.option("--detach", is_flag=True, help="Return at once; the run goes on.")
 @click.option("-q", "--quiet", is_flag=True, help="No live table.")
 @json_option

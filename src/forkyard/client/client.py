@@ -15,6 +15,7 @@ from forkyard.client.session import Session
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces
 from forkyard.config import Layout, state_directory
+from forkyard.wire.results import UsageReport
 from forkyard.wire.schema import (
     DoctorReport,
     DriverInfo,
@@ -88,6 +89,16 @@ class Client:
     async def drivers(self) -> list[DriverInfo]:
         """List the agent drivers that a task file may name."""
         return await self._connection.ask_list("/v1/drivers", DriverInfo)
+
+    async def usage(self, *, by: str = "run", run: str | None = None) -> UsageReport:
+        """Ask what was spent.
+
+        Args:
+            by: `run`, `attempt`, `agent`, `model` or `day`.
+            run: Only of this run: an id, abbreviation, name, or `last`.
+        """
+        query = {"by": by} if run is None else {"by": by, "run": run}
+        return await self._connection.ask("GET", "/v1/usage", UsageReport, query=query)
 
     async def collect_garbage(self) -> GarbageReport:
         """Remove what nothing needs any more: leftovers, unused layers, trash."""

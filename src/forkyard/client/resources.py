@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 import time
@@ -30,6 +31,7 @@ from forkyard.wire.schema import (
 )
 
 LOOK_SECONDS = 0.2
+SPENDING_SECONDS = 1.0
 MOST_FILE_BYTES = 1024**2
 """Of a task or template file, as the strict loader takes them."""
 
@@ -214,7 +216,11 @@ class Runs:
         listening.add_done_callback(lambda _: changed.set())
         try:
             while not is_over(info):
-                await changed.wait()
+                # what agents spend and wait for is no entry of the journal
+                pause = SPENDING_SECONDS if is_spending(info) else None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await changed.wait()
                 if listening.done():
                     listening.result()
                 changed.clear()
@@ -266,6 +272,10 @@ class Runs:
             f"/v1/attempts/{part(attempt)}/log", query={"stream": stream, "follow": _flag(follow)}
         )
 
+    async def trajectory(self, attempt: str) -> bytes:
+        """Give an attempt's transcript (JSON), in the one shape that all agents' have."""
+        return await self._connection.send("GET", f"/v1/attempts/{part(attempt)}/trajectory")
+
 
 async def _until(
     ask: Callable[[], Awaitable[T]], is_done: Callable[[T], bool], timeout_seconds: float | None
@@ -279,6 +289,11 @@ async def _until(
             )
         await asyncio.sleep(LOOK_SECONDS)
     return found
+
+
+def is_spending(run: RunInfo) -> bool:
+    """Say whether an attempt of a run is let in at the gateway now."""
+    return any(one.live is not None for task in run.tasks for one in task.attempts)
 
 
 def is_over(run: RunInfo) -> bool:

@@ -27,7 +27,10 @@ CANDIDATE = CandidateSummary(
 
 
 def attempt(
-    state: str = "finished", verdict: str | None = None, trouble: str | None = None
+    state: str = "finished",
+    verdict: str | None = None,
+    trouble: str | None = None,
+    failure: str | None = None,
 ) -> AttemptInfo:
     """Make an attempt as the server tells it."""
     evaluation = verdict and EvaluationInfo(
@@ -39,6 +42,7 @@ def attempt(
         number=1,
         state=state,
         trouble=trouble,
+        failure=failure,
         candidate=CANDIDATE if verdict else None,
         evaluation=evaluation or None,
     )
@@ -94,3 +98,24 @@ def test_tests_are_counted_over_all_checks() -> None:
     )
 
     assert count_tests(evaluation) == "2/3, 1 fixed, 1 broken"
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"),
+    [
+        (("provider", "provider"), 12),
+        (("provider", "ours"), 12),
+        (("budget", "budget"), 13),
+        (("budget", "provider"), 13),
+        (("budget", None), 1),
+        (("agent", "provider"), 1),
+    ],
+)
+def test_provider_or_budget_is_named_when_it_ended_every_attempt(
+    failures: tuple[str | None, ...], code: int
+) -> None:
+    """One attempt that came to its end speaks for the task, and then it is not good enough."""
+    attempts = [attempt(verdict="failed", failure=one) for one in failures]
+
+    assert exit_code_of(run(attempts)) == code
+    assert exit_code_of(run([*attempts, attempt(verdict="solved", failure="budget")])) == 0

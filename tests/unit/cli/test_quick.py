@@ -14,7 +14,7 @@ from forkyard.errors import ConfigError
 OPTIONS: dict[str, object] = {
     "agents": ("one=true",), "attempts": 1, "checks": (), "repository": None, "committed": False,
     "snapshot": None, "template": None, "protected": (), "parallel": None, "timeout": None,
-    "deadline": None,
+    "deadline": None, "budget_usd": None, "budget_tokens": None,
 }  # fmt: skip
 
 
@@ -56,13 +56,13 @@ def test_every_problem_is_told_at_once_when_flags_are_wrong() -> None:
             {
                 **OPTIONS, "agents": ("x y=true",), "attempts": 0, "checks": ("",),
                 "snapshot": "a", "template": "b", "protected": ("/etc",), "parallel": 100,
-                "timeout": "0s", "deadline": "soon",
+                "timeout": "0s", "deadline": "soon", "budget_usd": "$1", "budget_tokens": "5m",
             },
         )  # fmt: skip
 
     assert {one.key for one in told.value.problems} == {
         "PROMPT", "-a", "-n", "--check", "--template", "--protected", "--parallel", "--timeout",
-        "--deadline",
+        "--deadline", "--budget-usd", "--budget-tokens",
     }  # fmt: skip
 
 
