@@ -33,7 +33,7 @@ class Ask:
     """What one request may cost, before anything is clamped."""
 
     input_tokens: int
-    """Upper bound, from `prices.most_input_tokens`."""
+    """At least as many as the provider can count."""
     output_tokens: int
     """The limit that the agent asked for, the provider's and the policy's limits applied."""
     thinking_tokens: int = 0

@@ -18,10 +18,6 @@ from forkyard.model.budget import TokenCounts
 MILLION = 1_000_000
 MOST_MODEL_NAME = 200
 """Longer names come from nobody but an attacker, and no table holds one."""
-OVERHEAD_TOKENS = 2_048
-"""What a provider adds unasked, such as its own text about tools (documented: up to about 800)."""
-IMAGE_TOKENS = 6_144
-"""More than any documented size of one image at full resolution (about 4,800)."""
 
 _TABLES = {Api.ANTHROPIC: "anthropic", Api.OPENAI: "openai", Api.GEMINI: "google"}
 
@@ -110,22 +106,6 @@ def cost_micro_usd(price: ModelPrice | None, tokens: TokenCounts) -> int | None:
         + tokens.output * price.output.at(prompt)
     )
     return -(-total // MILLION)
-
-
-def most_input_tokens(text_bytes: int, *, images: int = 0) -> int:
-    """Give a number of tokens that no provider can count more than for one request.
-
-    A byte-level vocabulary has a token of at least one byte for every piece of text, the text in
-    JSON is never shorter than the text itself, and what a provider puts between messages is paid
-    for by the brackets, quotes and role names around them; the rest is a constant.
-
-    Args:
-        text_bytes: Length of the rebuilt body, the base64 data of `images` left out. The body
-            must not refer to anything that lies at the provider or elsewhere: earlier responses,
-            files, cached content, addresses, documents, server-side tools.
-        images: How many images the body holds as data; their bytes say nothing of their size.
-    """
-    return text_bytes + images * IMAGE_TOKENS + OVERHEAD_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

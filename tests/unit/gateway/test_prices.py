@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from forkyard.gateway.interface import Api, Price
 from forkyard.gateway.prices import (
-    IMAGE_TOKENS,
     ModelPrice,
     PriceTable,
     Rate,
     Tier,
     bound_of,
     cost_micro_usd,
-    most_input_tokens,
 )
 from forkyard.model.budget import TokenCounts
 
@@ -125,12 +123,6 @@ def test_tier_counts_the_whole_prompt_when_it_is_passed() -> None:
 
     assert cost_micro_usd(price, TokenCounts(input=50, cache_read=50, output=10)) == 60
     assert cost_micro_usd(price, TokenCounts(input=50, cache_read=51, output=10)) == 120
-
-
-def test_input_bound_leaves_room_for_images() -> None:
-    """An image's tokens do not follow from its bytes."""
-    assert most_input_tokens(10, images=2) - most_input_tokens(10) == 2 * IMAGE_TOKENS
-    assert most_input_tokens(10) > 10
 
 
 rates = st.builds(
