@@ -22,6 +22,7 @@ class CommandDriver:
     name = "command"
     title = "any shell command"
     api: str | None = None
+    default_model: str | None = None
     recipe: Recipe | None = None
 
     def check(self, agent: AgentSpec) -> ConfigError | None:

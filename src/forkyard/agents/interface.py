@@ -34,7 +34,9 @@ class Package:
     file: str
     """The archive's file name, under which an offline folder holds it."""
     sha512: str
-    """Hexadecimal."""
+    """Hexadecimal; what counts."""
+    sha256: str = ""
+    """The same for clients that find an archive by this one; empty where none does."""
     place: str = "."
     """Folder it is unpacked into, below the agent's own."""
     strip: int = 1
@@ -94,6 +96,11 @@ class AgentDriver(Protocol):
     @property
     def api(self) -> str | None:
         """Default provider's name (`anthropic`, `openai`, `gemini`); None: it calls no model."""
+        ...
+
+    @property
+    def default_model(self) -> str | None:
+        """Name the model that is used where an agent names none; None: it calls no model."""
         ...
 
     @property

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from forkyard.agents.claude_code import ClaudeCode
+from forkyard.agents.codex import Codex
 from forkyard.agents.command import CommandDriver
+from forkyard.agents.gemini import Gemini
 from forkyard.agents.interface import AgentDriver
+from forkyard.agents.mini_swe_agent import MiniSweAgent
+from forkyard.agents.opencode import Opencode
 from forkyard.errors import ConfigError
 
-_DRIVERS: dict[str, AgentDriver] = {driver.name: driver for driver in (CommandDriver(),)}
+_DRIVERS: dict[str, AgentDriver] = {
+    driver.name: driver
+    for driver in (
+        CommandDriver(),
+        ClaudeCode(),
+        Codex(),
+        Opencode(),
+        Gemini(),
+        MiniSweAgent(),
+    )
+}
 
 
 def driver_names() -> tuple[str, ...]:

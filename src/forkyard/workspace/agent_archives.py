@@ -154,7 +154,7 @@ class Unpacker:
             )
         except FileExistsError as error:
             raise _refusal(package, f"{path!r} in it is there already") from error
-        with open(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             while chunk := content.read(_CHUNK):
                 if self._stop.is_set():
                     raise Abandoned

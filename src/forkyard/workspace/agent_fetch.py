@@ -160,8 +160,8 @@ class Fetcher:
             reason = said[-1][:300] if said else f"exit {done.exit_code}"
             raise WorkspaceError(
                 f"cannot fetch {what}: {Path(argv[0]).name} says: {reason}",
-                hint="Look at its configuration and the network, or fetch the archives elsewhere and"
-                " use `forkyard agent install NAME --from FOLDER`.",
+                hint="Look at its configuration and the network, or fetch the archives elsewhere"
+                " and use `forkyard agent install NAME --from FOLDER`.",
             )
         return done
 

@@ -12,14 +12,13 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from forkyard.agents.interface import AGENTS_ROOT, Package, Recipe
+from forkyard.agents.interface import AGENTS_ROOT, Recipe
 from forkyard.agents.pins import pinned
 from forkyard.agents.registry import driver_named, driver_names
 from forkyard.base.durable import make_directory, sync_directory
@@ -27,7 +26,7 @@ from forkyard.base.removal import remove_tree
 from forkyard.config import Layout
 from forkyard.errors import ConfigError, NotFoundError, WorkspaceError
 from forkyard.model.workspace import ReadOnlyMount
-from forkyard.workspace.agent_archives import Abandoned, UnpackedFile, Unpacker
+from forkyard.workspace.agent_archives import Abandoned, Unpacker
 from forkyard.workspace.agent_fetch import Fetcher
 
 MACHINE = "x86_64"
@@ -144,7 +143,7 @@ class Agents:
         return await asyncio.to_thread(_damage, agent.folder)
 
     def others(self, driver: str) -> tuple[str, ...]:
-        """Name the folders of other versions of an agent, which running workspaces may still use."""
+        """Name the folders of an agent's other versions; running workspaces may still use them."""
         current = self.find(driver)
         return tuple(
             sorted(
@@ -320,7 +319,7 @@ def _wrong(file: Path, path: str, sha256: str, size: int) -> str | None:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
-    with open(descriptor, "rb") as opened:
+    with os.fdopen(descriptor, "rb") as opened:
         if os.fstat(descriptor).st_size != size:
             return f"{path} has another size"
         found = hashlib.file_digest(opened, "sha256").hexdigest()
