@@ -142,8 +142,7 @@ class Rebuilt:
     input_tokens: int
     """Most tokens it may be billed as input, cached or not: a bound by size, never a count.
 
-    Holds for all text except deliberately random letters, and for images; a document is taken
-    for 100,000 tokens.
+    Holds for all text and for images; a document is taken for 100,000 tokens.
     """
     may_write_cache: bool
     """The input bound is to be priced at the dearer of plain input and cache write."""

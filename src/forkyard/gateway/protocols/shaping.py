@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -23,8 +22,6 @@ from forkyard.gateway.protocols.refusal import RequestError
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 _AGENT = re.compile(r"[\x20-\x7e]{1,256}")
 _MOST_OUTPUT = 10**9
-_SPARSE = (string.ascii_letters + string.whitespace).encode()
-"""Of these at least two make a token in any text that means something."""
 _ALLOWANCE = 1024
 """What a provider adds by itself, such as its own words about tools."""
 _IMAGE = 10_000
@@ -56,8 +53,10 @@ class Weight:
 
 
 def _tokens(text: bytes) -> int:
-    dense = len(text.translate(None, _SPARSE))
-    return dense + (len(text) - dense + 1) // 2
+    # A token of a byte-level vocabulary is at least one byte, and text in JSON is never shorter
+    # than the text; what stands between messages is paid for by the JSON around them. Less is no
+    # bound: measured, base64 gives 0.72 tokens a byte, random letters 0.66, hexadecimal 0.57.
+    return len(text)
 
 
 @dataclass(slots=True, kw_only=True)
