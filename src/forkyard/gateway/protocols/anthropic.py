@@ -219,7 +219,7 @@ def _shape_content(new: JsonObject, shaping: Shaping) -> None:
 
 def _blocks(content: Json, shaping: Shaping) -> None:
     """Check content blocks, and those within results of tools and documents."""
-    for block in content if isinstance(content, list) else []:
+    for block in content if isinstance(content, list) else [content]:
         if not isinstance(block, dict):
             continue
         kind = block.get("type")

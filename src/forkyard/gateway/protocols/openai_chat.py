@@ -168,7 +168,7 @@ def _limit(new: JsonObject, policy: Policy) -> int:
 
 
 def _parts(content: Json, shaping: Shaping) -> None:
-    for part in content if isinstance(content, list) else []:
+    for part in content if isinstance(content, list) else [content]:
         if not isinstance(part, dict):
             continue
         if part.get("type") == "input_audio" or "input_audio" in part:

@@ -80,7 +80,7 @@ class Shaping:
     def drop(self, body: JsonObject, *names: str) -> None:
         """Take fields out that would change the price."""
         for name in names:
-            if body.pop(name, None) is not None:
+            if body.pop(name, None) not in (None, False):
                 self.dropped.append(name)
 
     def forbid(self, body: JsonObject, *names: str) -> None:

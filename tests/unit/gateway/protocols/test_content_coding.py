@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asking import chunked
@@ -34,6 +34,7 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("encoding", CODINGS)
+@settings(deadline=None)
 @given(body=st.binary(max_size=3000), cuts=st.lists(st.integers(0, 4000), max_size=9))
 def test_gives_the_body_when_it_was_compressed(encoding: str, body: bytes, cuts: list[int]) -> None:
     """Each coding, whole and in pieces, also one upon another."""

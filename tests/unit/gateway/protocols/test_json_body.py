@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asking import CHAT, MESSAGES, RESPONSES, SMALLEST, STREAM_GENERATE, asked, refusal
@@ -76,6 +76,7 @@ VALUES: st.SearchStrategy[Json] = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=4), VALUES, max_size=5))
 def test_gives_back_what_was_read_when_it_is_written(value: dict[str, Json]) -> None:
     """Reading and writing change nothing, nor does a second time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asking import (
@@ -53,6 +53,7 @@ def read(target: str, stream: bytes) -> Reading:
 
 
 @pytest.mark.parametrize("target", APIS)
+@settings(deadline=None)
 @given(
     text=st.text(max_size=60) | st.just(TRICKY),
     pieces=st.integers(1, 9),
@@ -78,6 +79,7 @@ def test_reads_the_same_when_a_stream_is_cut_anywhere(
 
 
 @pytest.mark.parametrize("target", APIS)
+@settings(deadline=None)
 @given(cut=st.integers(0, 4000))
 def test_is_neither_final_nor_ended_when_a_stream_is_cut_early(target: str, cut: int) -> None:
     """A stream that lacks its last event has not ended, and is not called malformed."""
@@ -140,6 +142,7 @@ def test_says_malformed_when_an_event_is_no_json(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", APIS)
+@settings(deadline=None)
 @given(junk=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=5))
 def test_never_raises_when_it_is_fed_junk(target: str, junk: bytes, cuts: list[int]) -> None:
     """Whatever a provider sends, a reading comes out, and its numbers are none."""
