@@ -60,7 +60,6 @@ class Counter:
 
 
 def _answer_one(listener: socket.socket, word: str) -> None:
-    listener.setblocking(True)
     listener.settimeout(30)
     connection, _ = listener.accept()
     with connection:
@@ -119,7 +118,7 @@ def test_nothing_else_is_reachable_when_the_network_is_the_gateway(home: Path) -
 
     async def body(box: Box, counter: Counter) -> None:
         handed = await asyncio.to_thread(counter.take)
-        handed.connection.setblocking(False)
+        handed.connection.settimeout(0)
         routes = await box.sh("cat /proc/net/route | wc -l; cat /proc/net/dev | wc -l")
         elsewhere = await box.sh(FETCH.format("http://192.0.2.1/"))
         unknown = await box.sh(FETCH.format("http://gemini/"))
@@ -165,7 +164,7 @@ def test_connections_are_refused_when_the_workspace_was_stopped(home: Path) -> N
         handed = await asyncio.to_thread(counter.take)
         await box.fleet.stop(box.id, epoch=box.spec.epoch)
         listener = handed.listeners["anthropic"]
-        listener.setblocking(False)
+        listener.settimeout(0)
 
         with pytest.raises(OSError, match="Invalid argument"):
             os.close(listener.accept()[0].detach())

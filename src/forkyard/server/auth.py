@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import Any, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -27,7 +27,7 @@ def peer_user(connection: socket.socket) -> int:
     return cast("int", _CREDENTIALS.unpack(raw)[1])
 
 
-class OwnerOnlyProtocol(H11Protocol):
+class OwnerOnlyProtocol(HttpToolsProtocol):
     """HTTP/1.1, dropping connections of other users before a byte of theirs is read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -8,19 +8,21 @@ import os
 import signal
 import time
 
+from forkyard.shim import kernel
 from forkyard.shim.cgroups import SandboxGroup
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import EXIT_RECORD, STDERR, STDOUT, write_record
 from forkyard.shim.spawner import Command, Refusal, Spawner
 
 CHUNK_BYTES = 256 * 1024
+DESK = ".next"
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
 class Stream:
     """One output stream: a pipe from the command, a file that keeps it up to a limit."""
 
-    def __init__(self, directory: int, name: str, limit_bytes: int) -> None:
+    def __init__(self, directory: int, name: str) -> None:
         """Make pipe and file."""
         self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_end, False)
@@ -30,7 +32,8 @@ class Stream:
             0o600,
             dir_fd=directory,
         )
-        self._limit = limit_bytes
+        self.limit_bytes = 0
+        """What the file keeps; the rest is counted and dropped."""
         self.seen_bytes = 0
         self.kept_bytes = 0
         self.open = True
@@ -50,7 +53,7 @@ class Stream:
                 self.close()
                 return False
             self.seen_bytes += len(chunk)
-            room = chunk[: max(0, self._limit - self.kept_bytes)]
+            room = chunk[: max(0, self.limit_bytes - self.kept_bytes)]
             while room:
                 try:
                     written = os.write(self._file, room)
@@ -78,6 +81,38 @@ class Stream:
         return self.seen_bytes > self.kept_bytes
 
 
+class Desk:
+    """Where the next command's output will go: a folder with its files and pipes, made ahead."""
+
+    def __init__(self, folder: int) -> None:
+        """Make it below the workspace's folder of execs; an earlier one's remains are used."""
+        self._folder = folder
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(DESK, 0o700, dir_fd=folder)
+        self.directory = os.open(DESK, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        streams: list[Stream] = []
+        try:
+            streams = [Stream(self.directory, name) for name in (STDOUT, STDERR)]
+        except OSError:
+            for stream in streams:
+                stream.started()
+                stream.close()
+            os.close(self.directory)
+            raise
+        self.stdout, self.stderr = streams
+
+    def assign(self, name: str, output_bytes: int) -> None:
+        """Give it to an exec of that name.
+
+        Raises:
+            FileExistsError: There was one of that name.
+        """
+        kernel.rename(
+            self._folder, DESK.encode(), self._folder, name.encode(), kernel.RENAME_NOREPLACE
+        )
+        self.stdout.limit_bytes = self.stderr.limit_bytes = output_bytes
+
+
 class RunningExec:
     """One command from its start to its record."""
 
@@ -85,7 +120,7 @@ class RunningExec:
         self,
         spec: Message,
         *,
-        directory: int,
+        desk: Desk,
         group: SandboxGroup,
         spawner: Spawner,
     ) -> None:
@@ -93,7 +128,7 @@ class RunningExec:
         self.id: str = spec["id"]
         self.keep_background: bool = spec["keep_background"]
         self.grace_seconds: float = spec["grace_seconds"]
-        self._directory = directory
+        self._directory = desk.directory
         self._group = group
         self._memory_kills = group.memory_kills()
         self._started = time.monotonic()
@@ -105,8 +140,7 @@ class RunningExec:
         self.detail: str | None = None
         self.status: int | None = None
         self.result: Message | None = None
-        self.stdout = Stream(directory, STDOUT, spec["output_bytes"])
-        self.stderr = Stream(directory, STDERR, spec["output_bytes"])
+        self.stdout, self.stderr = desk.stdout, desk.stderr
         command = Command(
             argv=spec["argv"],
             variables=spec["variables"],

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from forkyard.shim import kernel, protocol
 from forkyard.shim.disk import DiskWatch
-from forkyard.shim.execs import RunningExec, Stream
+from forkyard.shim.execs import Desk, RunningExec, Stream
 from forkyard.shim.files import read_at, write_at
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
@@ -52,6 +52,7 @@ class Shim:
         self._over = False
         self._first = first
         self._disk: DiskWatch | None = None
+        self._desk: Desk | None = None
         self._is_furnished = False
         self._alone_since = time.monotonic()
 
@@ -76,6 +77,7 @@ class Shim:
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
         self._sandbox.spawner.prepare(at_once=self._is_furnished)
         self._tell_all(self._hello())
+        self._prepare_next()
         self._hand_over()
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
@@ -202,24 +204,26 @@ class Shim:
                 if stream.open:
                     self._watch(stream.read_end, functools.partial(self._output, stream))
         self._settle(self._execs[name])
-        with contextlib.suppress(OSError):  # the next command tries again, and tells why
-            self._sandbox.spawner.prepare()
+        self._prepare_next()
 
     def _start(self, spec: Message) -> RunningExec:
-        os.mkdir(spec["id"], 0o700, dir_fd=self._execs_folder)
-        directory = os.open(
-            spec["id"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._execs_folder
-        )
+        desk, self._desk = self._desk or Desk(self._execs_folder), None
         try:
-            return RunningExec(
-                spec,
-                directory=directory,
-                group=self._sandbox.group,
-                spawner=self._sandbox.spawner,
-            )
+            desk.assign(spec["id"], spec["output_bytes"])
         except OSError:
-            os.close(directory)
+            self._desk = desk
             raise
+        return RunningExec(
+            spec, desk=desk, group=self._sandbox.group, spawner=self._sandbox.spawner
+        )
+
+    def _prepare_next(self) -> None:
+        """Make ahead what the next command needs; one that cannot be is told when it is needed."""
+        with contextlib.suppress(OSError):
+            self._sandbox.spawner.prepare()
+        if self._desk is None:
+            with contextlib.suppress(OSError):
+                self._desk = Desk(self._execs_folder)
 
     def _refuse(self, connection: socket.socket, name: str, detail: str) -> None:
         self._waiting.pop(name, None)
