@@ -66,7 +66,9 @@ def test_passes_when_tools_come_as_an_item_of_the_input() -> None:
     several: list[Json] = [space, paid, SEARCH]
     given: list[Json] = [{"type": "additional_tools", "tools": several}, *SAID]
     _, sent = passed(RESPONSES, smallest(RESPONSES, input=given))
-    assert sent["input"] == [{"type": "additional_tools", "tools": [space]}, *SAID]
+    own: list[Json] = [space]
+    left: list[Json] = [{"type": "additional_tools", "tools": own}, *SAID]
+    assert sent["input"] == left
     assert "tools" not in sent
     paid_only: list[Json] = [SEARCH]
     only: list[Json] = [{"type": "additional_tools", "tools": paid_only}, *SAID]
