@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import sys
 import tempfile
 import tomllib
@@ -15,16 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from forkyard.base.process import run_async
-from forkyard.workspace.agent_fetch import PLATFORMS, is_client_variable, pip_command
+from forkyard.config import registry_settings, search_path
+from forkyard.workspace.agent_fetch import PLATFORMS, pip_command
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parent / "src" / "forkyard" / "agents" / "recipes"
-SEARCH_PATH = os.environ.get("PATH", "/usr/bin:/bin")
-VARIABLES = {
-    **{name: value for name, value in os.environ.items() if is_client_variable(name)},
-    "PATH": SEARCH_PATH,
-    "HOME": os.environ.get("HOME", "/"),
-}
+VARIABLES = {**registry_settings(), "PATH": search_path(), "HOME": str(Path.home())}
 
 Entry = dict[str, Any]
 
@@ -45,7 +40,7 @@ async def call(*argv: str) -> str:
 async def download(folder: Path, python: str, *words: str) -> None:
     """Fetch wheels of one Python."""
     await call(
-        *pip_command(SEARCH_PATH),
+        *pip_command(search_path()),
         *("download", "-q", "--no-input", "--disable-pip-version-check", "--dest", str(folder)),
         *("--only-binary", ":all:", "--python-version", python, "--implementation", "cp"),
         *(word for one in PLATFORMS for word in ("--platform", one)),
@@ -134,7 +129,8 @@ async def main() -> None:
             packages = [await pin_one(one, Path(scratch)) for one in wanted.get("packages", ())]
             if "resolve" in wanted:
                 packages += await resolve(wanted["resolve"], Path(scratch))
-        recipe = {key: wanted[key] for key in ("version", "program")} | {"packages": packages}
+        said = {key: wanted[key] for key in ("version", "program", "needs") if key in wanted}
+        recipe = said | {"packages": packages}
         target = RECIPES / f"{name.replace('-', '_')}.json"
         target.write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
 

@@ -20,7 +20,13 @@ from forkyard.base.durable import make_directory, write_file
 from forkyard.base.masking import Masker
 from forkyard.base.masking_log import mask_log
 from forkyard.candidate.collector import Collector
-from forkyard.config import FORMAT_VERSION, Layout, state_directory
+from forkyard.config import (
+    FORMAT_VERSION,
+    Layout,
+    registry_settings,
+    search_path,
+    state_directory,
+)
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.errors import ForkyardError, NotFoundError, StoreError
 from forkyard.evaluation.evaluator import Evaluator
@@ -47,7 +53,7 @@ from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
 from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
-from forkyard.workspace.agent_install import Agents, recipe_of
+from forkyard.workspace.agent_install import Agents, recipe_of, sweep
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.templates import Templates
@@ -168,11 +174,13 @@ async def assemble(
         layout=layout,
         clock=clock,
     )
+    sweep(layout)
+    agents = Agents(layout, search_path=search_path(), variables=registry_settings())
     coordinator = Coordinator(
         journal=journal,
         workspaces=workspaces,
         snapshots=snapshots,
-        agents=_Installer(agents=Agents(layout)),
+        agents=_Installer(agents=agents),
         gateway=gateway,
         collector=AttemptCollector(journal=journal, collector=collector, fleet=fleet),
         evaluator=evaluator,
@@ -218,6 +226,7 @@ async def assemble(
                 coordinator=coordinator, workspaces=workspaces, journal=journal
             ),
             sessions=sessions,
+            agents=agents,
             secrets=secrets,
             masker=masker,
             started_at=clock.now(),

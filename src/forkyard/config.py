@@ -25,12 +25,22 @@ On-disk format (version 1), all below the state directory, mode 0700::
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.model.ids import AttemptId, ExecId, LayerId, RunId, TemplateId, WorkspaceId
 
 FORMAT_VERSION = 1
+
+_REGISTRY_VARIABLES = re.compile(
+    r"(?:PIP_(?:INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|TRUSTED_HOST|CERT|CLIENT_CERT|PROXY"
+    r"|DEFAULT_TIMEOUT|CONFIG_FILE)"
+    r"|NPM_CONFIG_(?:REGISTRY|CAFILE|USERCONFIG|PROXY|HTTPS_PROXY|STRICT_SSL)"
+    r"|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    r"|NODE_EXTRA_CA_CERTS)",
+    re.IGNORECASE,
+)
 
 
 def state_directory() -> Path:
@@ -176,6 +186,27 @@ class Layout:
     def trash(self) -> Path:
         """What is being removed."""
         return self.home / "trash"
+
+
+def is_registry_variable(name: str) -> bool:
+    """Say whether a variable tells npm or pip where and how to fetch, and nothing else."""
+    return _REGISTRY_VARIABLES.fullmatch(name) is not None
+
+
+def registry_settings() -> dict[str, str]:
+    """Give what our user's environment and home say of package registries, as variables."""
+    home = Path.home()
+    files = {
+        "NPM_CONFIG_USERCONFIG": home / ".npmrc",
+        "PIP_CONFIG_FILE": home / ".config" / "pip" / "pip.conf",
+    }
+    named = {name: value for name, value in os.environ.items() if is_registry_variable(name)}
+    return {**{name: str(path) for name, path in files.items() if path.is_file()}, **named}
+
+
+def search_path() -> str:
+    """Give the PATH that tools are looked for in."""
+    return os.environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
 
 
 def server_environment(layout: Layout) -> dict[str, str]:

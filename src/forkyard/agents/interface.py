@@ -53,6 +53,8 @@ class Recipe:
     packages: tuple[Package, ...]
     program: str
     """Path of the executable below the agent's folder."""
+    needs: str = ""
+    """What it needs of the image, for a person; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ def recipe_of(text: str) -> Recipe:
     return Recipe(
         version=found["version"],
         program=found["program"],
+        needs=found.get("needs", ""),
         packages=tuple(
             Package(
                 registry=one["registry"],

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from forkyard.client.agents import Agents
 from forkyard.client.candidates import Candidates
 from forkyard.client.client import Client
 from forkyard.client.events import Events
@@ -26,7 +27,7 @@ from forkyard.client.workspaces import Workspace, Workspaces
 
 T = TypeVar("T")
 
-_WRAPPED = (Events, Templates, Snapshots, Runs, Candidates, Workspaces, Workspace, Secrets)
+_WRAPPED = (Events, Templates, Snapshots, Runs, Candidates, Workspaces, Workspace, Secrets, Agents)
 
 
 class _Loop:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from forkyard.client.agents import Agents
 from forkyard.client.candidates import Candidates
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
@@ -18,7 +19,6 @@ from forkyard.config import Layout, state_directory
 from forkyard.wire.results import UsageReport
 from forkyard.wire.schema import (
     DoctorReport,
-    DriverInfo,
     GarbageReport,
     Nothing,
     StopRequest,
@@ -54,6 +54,7 @@ class Client:
         self.runs = Runs(self._connection, self.events)
         self.candidates = Candidates(self._connection)
         self.secrets = Secrets(self._connection)
+        self.agents = Agents(self._connection)
 
     async def _revive(self) -> None:
         if self._start:
@@ -85,10 +86,6 @@ class Client:
     async def doctor(self) -> DoctorReport:
         """Ask what isolation is in force on this machine."""
         return await self._connection.ask("GET", "/v1/doctor", DoctorReport)
-
-    async def drivers(self) -> list[DriverInfo]:
-        """List the agent drivers that a task file may name."""
-        return await self._connection.ask_list("/v1/drivers", DriverInfo)
 
     async def usage(self, *, by: str = "run", run: str | None = None) -> UsageReport:
         """Ask what was spent.

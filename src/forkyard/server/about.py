@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from starlette.responses import StreamingResponse
 
 from forkyard import __version__
-from forkyard.agents.registry import driver_named, driver_names
 from forkyard.errors import ConflictError
 from forkyard.server.services import Services
 from forkyard.server.table import Call, bad_query
@@ -18,7 +17,6 @@ from forkyard.server.views import active, event_bytes, event_view
 from forkyard.wire.schema import (
     API_VERSION,
     DoctorReport,
-    DriverInfo,
     GarbageReport,
     Nothing,
     StopRequest,
@@ -56,17 +54,6 @@ async def doctor(call: Call) -> DoctorReport:
         home=str(home),
         free_bytes=shutil.disk_usage(home).free,
     )
-
-
-async def drivers(call: Call) -> list[DriverInfo]:  # noqa: ARG001 - a handler's signature
-    """List the agent drivers of this version."""
-    return [
-        DriverInfo(name=name, summary=_first_line(driver_named(name))) for name in driver_names()
-    ]
-
-
-def _first_line(driver: object) -> str:
-    return (type(driver).__doc__ or "").split("\n", 1)[0]
 
 
 async def collect_garbage(call: Call) -> GarbageReport:

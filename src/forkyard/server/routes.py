@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forkyard.server import about, applications, execs, runs, secrets, spaces
+from forkyard.server import about, agents, applications, execs, runs, secrets, spaces
 from forkyard.server.table import Route
 from forkyard.wire.results import (
     ApplicationInfo,
@@ -17,9 +17,11 @@ from forkyard.wire.results import (
 from forkyard.wire.schema import (
     DoctorReport,
     DriverInfo,
+    DriverReport,
     ExecInfo,
     ExecRequest,
     GarbageReport,
+    InstallRequest,
     Nothing,
     PatchInfo,
     SnapshotInfo,
@@ -85,7 +87,10 @@ ROUTES: tuple[Route, ...] = (
         },
     ),
     _row("POST", "/v1/stop", "Exit; sandboxes stay", about.stop, Nothing, StopRequest),
-    _row("GET", "/v1/drivers", "Which agent drivers exist", about.drivers, list[DriverInfo]),
+    _row("GET", "/v1/drivers", "Which agent drivers exist", agents.drivers, list[DriverInfo]),
+    _row("GET", "/v1/drivers/{name}", "How one is installed", agents.check, DriverReport),
+    _row("POST", "/v1/drivers/{name}/install", "Install one", agents.install, DriverReport,
+         InstallRequest),
     _row("POST", "/v1/gc", "Remove what nothing needs", about.collect_garbage, GarbageReport),
     _row("GET", "/v1/sessions/{id}", "Be there, for ephemeral workspaces", about.session,
          "text/event-stream"),

@@ -7,7 +7,7 @@ cancelled without undoing what was begun: a client that goes away ends its wait,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +39,7 @@ from forkyard.model.workspace import (
 )
 from forkyard.store.journal import Journal
 from forkyard.wire.taskfile import RunRequest
+from forkyard.workspace.agent_install import InstalledAgent
 from forkyard.workspace.interface import Isolation
 
 
@@ -206,6 +207,32 @@ class SecretService(Protocol):
         ...
 
 
+class AgentService(Protocol):
+    """Installs agents."""
+
+    def find(self, driver: str) -> InstalledAgent | None:
+        """Give an agent that is installed as it is pinned."""
+        ...
+
+    async def install(
+        self,
+        driver: str,
+        *,
+        source: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> InstalledAgent:
+        """Install one, from a folder or from the registries."""
+        ...
+
+    async def damage(self, agent: InstalledAgent) -> tuple[str, ...]:
+        """Say which of its files are not as they were unpacked."""
+        ...
+
+    def others(self, driver: str) -> tuple[str, ...]:
+        """Name the folders of its other versions."""
+        ...
+
+
 class MaintenanceService(Protocol):
     """Removes what nothing needs any more."""
 
@@ -245,6 +272,7 @@ class Services:
     candidates: CandidateService
     maintenance: MaintenanceService
     sessions: SessionService
+    agents: AgentService
     secrets: SecretService
     masker: Masker
     """For whatever a sandbox printed, before anybody sees it."""

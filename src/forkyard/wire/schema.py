@@ -303,6 +303,45 @@ class DriverInfo(AnswerModel):
 
     name: str
     summary: str
+    version: str | None = None
+    """As it is pinned; null: it is the user's own command."""
+    provider: str | None = None
+    """Whom it talks to where an agent names nobody."""
+    model: str | None = None
+    """What it uses where an agent names none."""
+    installed: bool | None = None
+    """null: there is nothing to install."""
+
+
+class ArchiveInfo(AnswerModel):
+    """One published archive that an agent is installed from."""
+
+    registry: str
+    name: str
+    version: str
+    file: str
+    sha512: str
+
+
+class DriverReport(DriverInfo):
+    """How it stands with one agent's installation."""
+
+    folder: Text | None = None
+    """Where it is installed."""
+    archives: list[ArchiveInfo] = []
+    needs: str = ""
+    """What it needs of the image."""
+    problems: list[Text] = []
+    notes: list[Text] = []
+
+
+class InstallRequest(RequestModel):
+    """Install an agent."""
+
+    source: Annotated[str, Field(pattern=r"^/")] | None = None
+    """Folder of its archives; null: they are fetched."""
+    variables: dict[str, str] = {}
+    """What the caller's environment says of package registries."""
 
 
 class GarbageReport(AnswerModel):

@@ -16,26 +16,14 @@ from pathlib import Path
 
 from forkyard.agents.interface import Package
 from forkyard.base.process import Finished, run_async
+from forkyard.config import is_registry_variable
 from forkyard.errors import WorkspaceError
 
 TIMEOUT_SECONDS = 3600.0
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 """Newest first; every archive that is pinned runs on these."""
 
-_VARIABLES = re.compile(
-    r"(?:PIP_(?:INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|TRUSTED_HOST|CERT|CLIENT_CERT|PROXY"
-    r"|DEFAULT_TIMEOUT|CONFIG_FILE)"
-    r"|NPM_CONFIG_(?:REGISTRY|CAFILE|USERCONFIG|PROXY|HTTPS_PROXY|STRICT_SSL)"
-    r"|(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
-    r"|NODE_EXTRA_CA_CERTS)",
-    re.IGNORECASE,
-)
 _COMPILED = re.compile(r"-cp3(\d+)-cp3\d+-")
-
-
-def is_client_variable(name: str) -> bool:
-    """Say whether a variable tells the clients where and how to fetch, and nothing else."""
-    return _VARIABLES.fullmatch(name) is not None
 
 
 class Fetcher:
@@ -65,7 +53,7 @@ class Fetcher:
         self._search_path = search_path
         self._announce = announce
         self._variables = {
-            **{name: value for name, value in variables.items() if is_client_variable(name)},
+            **{name: value for name, value in variables.items() if is_registry_variable(name)},
             "PATH": search_path,
             "HOME": str(home),
             "LANG": "C.UTF-8",

@@ -60,16 +60,22 @@ class Agents:
     """Which agents are installed below one state directory."""
 
     def __init__(
-        self, layout: Layout, *, search_path: str = "/usr/local/bin:/usr/bin:/bin"
+        self,
+        layout: Layout,
+        *,
+        search_path: str = "/usr/local/bin:/usr/bin:/bin",
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Keep where; nothing is looked at yet.
 
         Args:
             layout: Of the installation.
             search_path: PATH to find npm and pip in.
+            variables: What our own environment says of registries.
         """
         self._layout = layout
         self._search_path = search_path
+        self._variables = dict(variables or {})
         self._locks: dict[str, asyncio.Lock] = {}
 
     def find(self, driver: str) -> InstalledAgent | None:
@@ -110,7 +116,7 @@ class Agents:
         Args:
             driver: Which.
             source: Folder that holds its archives; None: they are fetched.
-            variables: Of the environment of whoever asks, for the clients that fetch.
+            variables: What the environment of whoever asks says of registries.
             announce: Told what is done.
 
         Raises:
@@ -131,7 +137,11 @@ class Agents:
                 hint="See `forkyard agent list` for what can be installed.",
             )
         return await self._install(
-            driver, recipe, source=source, variables=variables or {}, announce=announce
+            driver,
+            recipe,
+            source=source,
+            variables={**self._variables, **(variables or {})},
+            announce=announce,
         )
 
     async def damage(self, agent: InstalledAgent) -> tuple[str, ...]:
