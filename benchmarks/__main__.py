@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import forkyard
-from benchmarks import engines, ours, trees
+from benchmarks import engines, gateway, ours, trees
 from benchmarks.measure import Timed, in_pairs, tell
 
 LEAST_PAIRS = 10
@@ -23,7 +23,8 @@ SMALL, MEDIUM, LARGE = 2_000, 20_000, 100_000
 WORK = "/var/tmp"
 FIRST_COMMAND = ("ls", "/workspace/repo")
 ROWS = ("fork-vs-docker", "fork-vs-podman", "exec-vs-docker", "exec-vs-podman",
-        "64-forks-by-8", "fork-100k-by-2k-files", "collect-100k-by-2k-files")  # fmt: skip
+        "64-forks-by-8", "fork-100k-by-2k-files", "collect-100k-by-2k-files",
+        *gateway.ROWS)  # fmt: skip
 
 
 class Bench:
@@ -75,6 +76,12 @@ class Bench:
 
 async def measure(bench: Bench, folder: Path) -> None:
     """Measure all rows that were asked for."""
+    if bench.wants(*gateway.ROWS):
+        for figure in await gateway.measure(folder, pairs=bench.pairs):
+            bench.missed += not figure.met
+            tell(figure, as_json=bench.as_json)
+    if not bench.wants(*ROWS[: -len(gateway.ROWS)]):
+        return
     async with ours.serving(folder / "home") as client:
         report = await client.doctor()
         ours.refuse_unprotected(report)
@@ -85,7 +92,7 @@ async def measure(bench: Bench, folder: Path) -> None:
             print(f"sandbox configuration {report.digest}, {report.runtime}", flush=True)
         if bench.wants(*ROWS[:5]):
             await _against_engines(bench, client, folder)
-        if bench.wants(*ROWS[5:]):
+        if bench.wants(*ROWS[5:7]):
             await _growth(bench, client)
 
 

@@ -1,4 +1,4 @@
-"""A gateway for tests: the real process under its own user, with listeners handed over as a shim does.
+"""A gateway for tests: the real process under its own user, given listeners as a shim does.
 
 The listeners lie on this machine's loopback instead of inside a sandbox; nothing else differs.
 """
@@ -34,7 +34,7 @@ CANARY = "sk-dummy-canary-8f2b7c91d4e6a3"
 PATIENCE = 30.0
 
 
-def providers(url: str, **changes: int | float | str) -> tuple[Provider, ...]:
+def providers(url: str, **changes: float | str) -> tuple[Provider, ...]:
     """Give one provider per API, all at one address."""
     return tuple(
         Provider(name=api.value, api=api, base_url=url, secret="MODEL_KEY", **changes)  # type: ignore[arg-type]  # noqa: S106 - its name
@@ -42,7 +42,7 @@ def providers(url: str, **changes: int | float | str) -> tuple[Provider, ...]:
     )
 
 
-def settings_for(url: str, *prices: Price, **changes: int | float | str) -> GatewaySettings:
+def settings_for(url: str, *prices: Price, **changes: float | str) -> GatewaySettings:
     """Give settings for a scripted model."""
     return GatewaySettings(providers=providers(url, **changes), prices=prices)
 

@@ -21,11 +21,11 @@ from forkyard.gateway.admission import Admission
 from forkyard.gateway.app import Listener
 from forkyard.gateway.governor import Governor
 from forkyard.gateway.intake import Intake
-from forkyard.gateway.interface import GatewaySettings, LedgerEntry, Provider, RunStatus
+from forkyard.gateway.interface import Api, GatewaySettings, LedgerEntry, Provider, RunStatus
 from forkyard.gateway.keys import KeyRing
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.passing import Stalls
-from forkyard.gateway.prices import PriceTable
+from forkyard.gateway.prices import ModelPrice, PriceTable
 from forkyard.gateway.relay import Exchange, Parts
 from forkyard.gateway.upstream import Upstream
 from forkyard.model.budget import Grant
@@ -35,6 +35,9 @@ LEDGER_FILE = "ledger.db"
 CUT_SECONDS = 3.0
 """How long an answer is read on for once its workspace is revoked."""
 _SETTLE_SECONDS = 20.0
+_KNOWN_SECONDS = 60.0
+"""Prices may change with the time of day."""
+_MOST_KNOWN = 256
 _log = logging.getLogger("forkyard.gateway")
 
 
@@ -63,7 +66,8 @@ class Hub:
         self._prices = PriceTable()
         self._workspaces: dict[WorkspaceId, _Workspace] = {}
         self._grants: dict[WorkspaceId, Grant] = {}
-        self._change = asyncio.Lock()
+        self._known: dict[tuple[str, Api], ModelPrice | None] = {}
+        self._known_until = 0.0
 
     @property
     def is_needed(self) -> bool:
@@ -84,6 +88,7 @@ class Hub:
             else:
                 self._governors[name] = Governor(provider)
         self._prices = PriceTable(settings.prices)
+        self._known.clear()
         for workspace in tuple(self._grants):
             await self._open(workspace)
 
@@ -128,6 +133,7 @@ class Hub:
                 await listener.close()
             await self._cut(held)
             self._forget_if_empty(workspace)
+        await self._upstream.forget(workspace)
         return await self.ledger.entries_of(workspace)
 
     async def _cut(self, held: _Workspace) -> None:
@@ -235,10 +241,20 @@ class Hub:
                 request,
                 protocol,
                 rebuilt,
-                price=self._prices.price_of(rebuilt.model, provider.api),
+                price=self._price(rebuilt.model, provider.api),
                 stalls=held.stalls.setdefault(provider.name, Stalls()),
             )
             return await self._follow(held, exchange)
+
+    def _price(self, model: str, api: Api) -> ModelPrice | None:
+        """Look a price up, but not for each request: a table's search takes half a millisecond."""
+        now = asyncio.get_running_loop().time()
+        if len(self._known) > _MOST_KNOWN or now > self._known_until:
+            self._known.clear()
+            self._known_until = now + _KNOWN_SECONDS
+        if (model, api) not in self._known:
+            self._known[model, api] = self._prices.price_of(model, api)
+        return self._known[model, api]
 
     async def _follow(self, held: _Workspace, exchange: Exchange) -> web.StreamResponse:
         task = exchange.start()

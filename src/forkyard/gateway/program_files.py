@@ -42,7 +42,7 @@ def _needed() -> set[Path]:
 
 
 def _first_closed(folder: Path) -> Path | None:
-    """Give the topmost folder on the way that others may not enter; a closed last one cannot be helped."""
+    """Give the topmost folder on the way that others may not enter."""
     for one in reversed(folder.parents):
         if not one.stat().st_mode & stat.S_IXOTH:
             return one

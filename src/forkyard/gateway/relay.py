@@ -201,7 +201,7 @@ class Exchange:
         try:
             async with parts.upstream.patience(bear) as patience:
                 answer = await parts.upstream.send(
-                    parts.provider, self._protocol, self._rebuilt, parts.key
+                    self._grant.workspace, parts.provider, self._protocol, self._rebuilt, parts.key
                 )
                 try:
                     if answer.status in THROTTLED:
@@ -211,7 +211,7 @@ class Exchange:
                         return await self._fault(answer)
                     return await self._read(answer, patience, begun)
                 finally:
-                    answer.close()
+                    answer.close()  # only what was read to its end is used again
         except Stalled:
             self._stalls.in_a_row += 1
             return self._broken(Reason.SLOW, f"nothing came from the provider for {bear:g} s")

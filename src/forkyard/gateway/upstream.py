@@ -18,8 +18,11 @@ from yarl import URL
 from forkyard.gateway.interface import Provider
 from forkyard.gateway.keys import Key
 from forkyard.gateway.protocols.interface import ModelProtocol, Rebuilt
+from forkyard.model.ids import WorkspaceId
 
 CONNECT_SECONDS = 10.0
+_KEPT_SECONDS = 20.0
+"""Providers keep an idle connection for longer than this, so one that is used again lives."""
 _LOOK_SECONDS = 1.0
 _READ_BYTES = 64 * 1024
 _MOST_FIELD_BYTES = 32 * 1024
@@ -65,33 +68,17 @@ class Patience:
 
 
 class Upstream:
-    """The one HTTP client of this process."""
+    """The HTTP clients of this process: connections are used again, but by the same workspace."""
 
     def __init__(self) -> None:
         """Load the certificates; nothing is opened yet."""
         self._tls = ssl.create_default_context()
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[WorkspaceId, aiohttp.ClientSession] = {}
         self._watched: set[Patience] = set()
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Be ready to send."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                force_close=True,  # nothing of one attempt's connection is ever another's
-                ssl=self._tls,
-                ttl_dns_cache=60,
-            ),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            raise_for_status=False,
-            read_bufsize=_READ_BYTES,
-            max_field_size=_MOST_FIELD_BYTES,
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", "Content-Type"),
-        )
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return self
 
@@ -99,8 +86,35 @@ class Upstream:
         """Cut what is under way."""
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._session is not None:
-            await self._session.close()
+        for workspace in tuple(self._sessions):
+            await self.forget(workspace)
+
+    async def forget(self, workspace: WorkspaceId) -> None:
+        """Close the connections of a workspace. Idempotent."""
+        session = self._sessions.pop(workspace, None)
+        if session is not None:
+            await session.close()
+
+    def _session(self, workspace: WorkspaceId) -> aiohttp.ClientSession:
+        found = self._sessions.get(workspace)
+        if found is None:
+            found = self._sessions[workspace] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    ssl=self._tls,
+                    keepalive_timeout=_KEPT_SECONDS,
+                    ttl_dns_cache=60,
+                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                raise_for_status=False,
+                read_bufsize=_READ_BYTES,
+                max_field_size=_MOST_FIELD_BYTES,
+                skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent", "Content-Type"),
+            )
+        return found
 
     @asynccontextmanager
     async def patience(self, limit_seconds: float) -> AsyncIterator[Patience]:
@@ -131,20 +145,23 @@ class Upstream:
                 patience.look(now)
 
     async def send(
-        self, provider: Provider, protocol: ModelProtocol, rebuilt: Rebuilt, key: Key | None
+        self,
+        workspace: WorkspaceId,
+        provider: Provider,
+        protocol: ModelProtocol,
+        rebuilt: Rebuilt,
+        key: Key | None,
     ) -> aiohttp.ClientResponse:
         """Send one rebuilt request and wait for the head of its answer.
 
         Raises:
             aiohttp.ClientError: It could not be reached, or broke off.
         """
-        if self._session is None:
-            raise aiohttp.ClientConnectionError
         headers = list(rebuilt.headers)
         headers.append(("accept-encoding", "identity"))
         if key is not None:
             headers += protocol.key_headers(key.reveal())
-        return await self._session.request(
+        return await self._session(workspace).request(
             rebuilt.method,
             URL(provider.base_url.rstrip("/") + rebuilt.path, encoded=True),
             data=rebuilt.body or None,
