@@ -69,7 +69,7 @@ _FIELDS = {
     "prompt_cache_key",
     "safety_identifier",
 }
-_DEARER = ("service_tier", "store", "prediction", "metadata", "stream_options", "audio")
+_DEARER = ("service_tier", "store", "prediction", "metadata", "audio")
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
@@ -93,6 +93,7 @@ class Chat:
         _one_answer_in_text(asked)
         if not policy.allows_paid_tools:
             shaping.forbid(asked, "web_search_options")
+        asked.pop("stream_options", None)
         shaping.drop(asked, *_DEARER)
         fields = _FIELDS | {"web_search_options"} if policy.allows_paid_tools else _FIELDS
         new = shaping.only(asked, fields)
