@@ -71,13 +71,7 @@ class Unpacker:
             None; the caller makes the whole folder durable.
         """
         with open(archive, "rb", opener=_no_link) as opened:
-            found = self._hash(opened)
-            if found != package.sha512:
-                raise WorkspaceError(
-                    f"cannot install {package.file}: its SHA-512 is {found[:16]}…, the pinned one"
-                    f" is {package.sha512[:16]}…",
-                    hint="Remove it and fetch it again; if it stays so, do not use it.",
-                )
+            _refuse(package, opened, self._stop)
             # The same open file is read again: what was checked is what is unpacked.
             opened.seek(0)
             with ExitStack() as stack:
@@ -100,14 +94,6 @@ class Unpacker:
                     raise _refusal(package, f"it cannot be read: {error}") from error
         if not kept:
             raise _refusal(package, "it holds nothing of what is wanted of it")
-
-    def _hash(self, opened: IO[bytes]) -> str:
-        digest = hashlib.sha512()
-        while chunk := opened.read(_CHUNK):
-            if self._stop.is_set():
-                raise Abandoned
-            digest.update(chunk)
-        return digest.hexdigest()
 
     def _tar(
         self, package: Package, archive: tarfile.TarFile
@@ -170,6 +156,31 @@ class Unpacker:
             UnpackedFile(
                 path=path, size=size, sha256=digest.hexdigest(), is_executable=is_executable
             )
+        )
+
+
+def refuse_other(package: Package, archive: Path) -> None:
+    """Refuse an archive that is not the pinned one.
+
+    Raises:
+        WorkspaceError: Its hash is another.
+    """
+    with open(archive, "rb", opener=_no_link) as opened:
+        _refuse(package, opened, threading.Event())
+
+
+def _refuse(package: Package, opened: IO[bytes], stop: threading.Event) -> None:
+    digest = hashlib.sha512()
+    while chunk := opened.read(_CHUNK):
+        if stop.is_set():
+            raise Abandoned
+        digest.update(chunk)
+    found = digest.hexdigest()
+    if found != package.sha512:
+        raise WorkspaceError(
+            f"cannot install {package.file}: its SHA-512 is {found[:16]}…, the pinned one is"
+            f" {package.sha512[:16]}…",
+            hint="Remove it and fetch it again; if it stays so, do not use it.",
         )
 
 

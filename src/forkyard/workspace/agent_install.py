@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from forkyard.agents.interface import AGENTS_ROOT, Recipe
+from forkyard.agents.interface import AGENTS_ROOT, Package, Recipe
 from forkyard.agents.pins import pinned
 from forkyard.agents.registry import driver_named, driver_names
 from forkyard.base.durable import make_directory, sync_directory
@@ -26,7 +27,7 @@ from forkyard.base.removal import remove_tree
 from forkyard.config import Layout
 from forkyard.errors import ConfigError, NotFoundError, WorkspaceError
 from forkyard.model.workspace import ReadOnlyMount
-from forkyard.workspace.agent_archives import Abandoned, Unpacker
+from forkyard.workspace.agent_archives import Abandoned, Unpacker, refuse_other
 from forkyard.workspace.agent_fetch import Fetcher
 
 MACHINE = "x86_64"
@@ -144,6 +145,53 @@ class Agents:
             announce=announce,
         )
 
+    async def fetch(
+        self,
+        driver: str,
+        folder: Path,
+        *,
+        variables: Mapping[str, str] | None = None,
+        announce: Callable[[str], None] = lambda _: None,
+    ) -> tuple[Path, ...]:
+        """Put an agent's archives into a folder, for `install` to take them from there.
+
+        Args:
+            driver: Which.
+            folder: Archives that are in it are left as they are.
+            variables: What the environment of whoever asks says of registries.
+            announce: Told what is done.
+
+        Returns:
+            All of them; the new ones are the pinned ones.
+
+        Raises:
+            ConfigError: There is no such driver.
+            WorkspaceError: An archive cannot be fetched, or is not the pinned one.
+
+        Durability:
+            None: an archive that is there is whole, but may be lost in a power cut.
+        """
+        recipe = recipe_of(driver)
+        packages = () if recipe is None else recipe.packages
+        missing = tuple(one for one in packages if not (folder / one.file).exists())
+        if missing:
+            make_directory(folder, mode=0o755)
+            scratch = folder / f"{_NEW}{uuid.uuid4().hex}"
+            scratch.mkdir(mode=0o700)
+            try:
+                found = await self._fetch(
+                    missing,
+                    scratch,
+                    variables={**self._variables, **(variables or {})},
+                    announce=announce,
+                )
+                for one in missing:
+                    await asyncio.to_thread(refuse_other, one, found / one.file)
+                    (found / one.file).rename(folder / one.file)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+        return tuple(folder / one.file for one in packages)
+
     async def damage(self, agent: InstalledAgent) -> tuple[str, ...]:
         """Compare every file of an installed agent with what was unpacked.
 
@@ -200,7 +248,7 @@ class Agents:
                 archives = source
                 if archives is None:
                     archives = await self._fetch(
-                        recipe, scratch, variables=variables, announce=announce
+                        recipe.packages, scratch, variables=variables, announce=announce
                     )
                 _refuse_missing(name, recipe, archives)
                 announce(f"unpacking {name} {recipe.version}")
@@ -215,7 +263,7 @@ class Agents:
 
     async def _fetch(
         self,
-        recipe: Recipe,
+        packages: Sequence[Package],
         scratch: Path,
         *,
         variables: Mapping[str, str],
@@ -225,7 +273,7 @@ class Agents:
             scratch, search_path=self._search_path, variables=variables, announce=announce
         )
         npm: tuple[str, ...] = ("npm",)
-        if not fetcher.has_npm and any(one.registry == "npm" for one in recipe.packages):
+        if not fetcher.has_npm and any(one.registry == "npm" for one in packages):
             announce("this machine has no npm: fetching one")
             tool = await self._install(
                 "npm", pinned("npm"), source=None, variables=variables, announce=announce
@@ -234,7 +282,7 @@ class Agents:
                 str(tool.folder / "bin" / "node"),
                 str(tool.folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"),
             )
-        await fetcher.fetch(recipe.packages, npm=npm)
+        await fetcher.fetch(packages, npm=npm)
         return fetcher.archives
 
     def _publish(self, name: str, recipe: Recipe, made: Path) -> None:
