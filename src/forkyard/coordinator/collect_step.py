@@ -39,17 +39,18 @@ class CollectStep:
     mask: Callable[[bytes], bytes]
 
     async def collect(self, command: Command) -> None:
-        """Stop the sandbox, close the account, take the candidate out of the dead workspace."""
+        """Close the account, stop the sandbox, take the candidate out of the dead workspace."""
         attempt, run, task, _ = self.rows.about(command)
         _, workspace_id = names_of(attempt)
+        # first, while its sockets are there: what is left of it can spend nothing any more
+        account = await self.metering.close(attempt, run, agent_of(task, attempt))
+        failpoint("C21")
         workspace = await self.workspaces.stop(workspace_id)
         failpoint("C12")
         base = self.rows.snapshot(task).base
         if base is None:
             msg = f"cannot collect {attempt.id}: snapshot {task.snapshot} has no recorded base"
             raise WorkspaceError(msg)
-        account = await self.metering.close(attempt, run, agent_of(task, attempt))
-        failpoint("C13")
         story, evidence = await self._look_into(attempt, run, task, account)
         ending = attempt.ending
         if failure_of(evidence).failure is Failure.BUDGET and ending in _MAY_BE_EXHAUSTED:
