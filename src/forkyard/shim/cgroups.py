@@ -180,7 +180,11 @@ class SandboxGroup:
     def _read(self, root: int, path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root)
         try:
-            return os.read(descriptor, 1 << 20).decode()
+            text = b""
+            # A read of a whole megabyte at once would map and unmap that much each time.
+            while chunk := os.read(descriptor, 1 << 16):
+                text += chunk
+            return text.decode()
         finally:
             os.close(descriptor)
 

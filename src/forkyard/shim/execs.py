@@ -140,6 +140,7 @@ class RunningExec:
         self.detail: str | None = None
         self.status: int | None = None
         self.result: Message | None = None
+        self._is_kept = False
         self.stdout, self.stderr = desk.stdout, desk.stderr
         command = Command(
             argv=spec["argv"],
@@ -218,7 +219,7 @@ class RunningExec:
         return self.kill_at if self.kill_at is not None else self.deadline
 
     def finish(self) -> bool:
-        """Write the record if all is over; True once it is written."""
+        """Sum it up if all is over; True once it is."""
         if self.result is not None:
             return True
         started = self.pid is not None
@@ -241,6 +242,13 @@ class RunningExec:
             "truncated": self.stdout.truncated or self.stderr.truncated,
             "detail": self.detail,
         }
+        return True
+
+    def keep(self) -> None:
+        """Write the record of an exec that is over, and let go of what it held. Idempotent."""
+        if self.result is None or self._is_kept:
+            return
+        self._is_kept = True
         # On a full disk there is no record; whoever waits is told all the same.
         with contextlib.suppress(OSError):
             write_record(self._directory, EXIT_RECORD, self.result)
@@ -248,7 +256,6 @@ class RunningExec:
         if self._group_name is None or self._group.remove_exec(self._group_name):
             self.stdout.close()
             self.stderr.close()
-        return True
 
     def lose(self, detail: str) -> None:
         """The sandbox is gone under it: record that, with what output there is."""
@@ -256,3 +263,17 @@ class RunningExec:
         if self.pid is not None and self.status is None:
             self.pid = None
         self.finish()
+
+
+def lost_result(name: str, detail: str) -> Message:
+    """Give the end of an exec that was never begun here."""
+    return {
+        "id": name,
+        "stop_reason": "interrupted",
+        "exit_code": None,
+        "elapsed_seconds": 0.0,
+        "stdout_bytes": 0,
+        "stderr_bytes": 0,
+        "truncated": False,
+        "detail": detail,
+    }

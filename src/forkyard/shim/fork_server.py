@@ -16,7 +16,7 @@ import socket
 import time
 
 from forkyard import __version__
-from forkyard.shim import kernel, main, protocol
+from forkyard.shim import kernel, protocol, standby
 
 _ORPHANED_SECONDS = 10.0
 """Without a lease this long the server is gone for good, and so are we."""
@@ -103,7 +103,7 @@ class ForkServer:
             ours.close()
             for lease in self._leases:
                 lease.close()
-            main.stand_by(theirs)
+            standby.stand_by(theirs)
         theirs.close()
         return ours
 

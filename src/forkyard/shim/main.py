@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
-from forkyard.shim import kernel, protocol
+from forkyard.shim import protocol
 from forkyard.shim.disk import DiskWatch
-from forkyard.shim.execs import Desk, RunningExec, Stream
-from forkyard.shim.files import read_at, write_at
+from forkyard.shim.execs import Desk, RunningExec, Stream, lost_result
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
 from forkyard.shim.stage import Stage
@@ -31,6 +27,9 @@ SOCKET = "shim.sock"
 PID_FILE = "shim.pid"
 _EMPTY_POLL_SECONDS = 0.002
 """How often a killed exec's group is asked whether it is empty; v1 offers no event for it."""
+_BUSY_SECONDS = 0.02
+"""A command that was just started needs the processor more than the next one's preparation; most
+are over by then."""
 FORSAKEN_SECONDS = 10.0
 _LINGER_SECONDS = 0.5
 """After `stopped`, how long to wait for the answer to be read before going."""
@@ -53,6 +52,8 @@ class Shim:
         self._first = first
         self._disk: DiskWatch | None = None
         self._desk: Desk | None = None
+        self._prepare_at: float | None = None
+        """When to make ahead what the next command needs, in monotonic seconds."""
         self._is_furnished = False
         self._alone_since = time.monotonic()
 
@@ -77,7 +78,7 @@ class Shim:
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
         self._sandbox.spawner.prepare(at_once=self._is_furnished)
         self._tell_all(self._hello())
-        self._prepare_next()
+        self._prepare_at = time.monotonic() if not self._is_furnished else self._later()
         self._hand_over()
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
@@ -204,9 +205,9 @@ class Shim:
                 if stream.open:
                     self._watch(stream.read_end, functools.partial(self._output, stream))
         self._settle(self._execs[name])
-        self._prepare_next()
 
     def _start(self, spec: Message) -> RunningExec:
+        self._prepare_at = self._later()
         desk, self._desk = self._desk or Desk(self._execs_folder), None
         try:
             desk.assign(spec["id"], spec["output_bytes"])
@@ -217,8 +218,13 @@ class Shim:
             spec, desk=desk, group=self._sandbox.group, spawner=self._sandbox.spawner
         )
 
+    @staticmethod
+    def _later() -> float:
+        return time.monotonic() + _BUSY_SECONDS
+
     def _prepare_next(self) -> None:
         """Make ahead what the next command needs; one that cannot be is told when it is needed."""
+        self._prepare_at = None
         with contextlib.suppress(OSError):
             self._sandbox.spawner.prepare()
         if self._desk is None:
@@ -227,7 +233,7 @@ class Shim:
 
     def _refuse(self, connection: socket.socket, name: str, detail: str) -> None:
         self._waiting.pop(name, None)
-        self._tell(connection, {"op": "ended", "exec": name, "result": _lost_result(name, detail)})
+        self._tell(connection, {"op": "ended", "exec": name, "result": lost_result(name, detail)})
 
     def _output(self, stream: Stream) -> None:
         # One chunk per turn: a flood must not starve time limits and other execs. A stream that
@@ -238,12 +244,16 @@ class Shim:
     def _settle(self, one: RunningExec) -> None:
         if not one.finish():
             return
+        for connection in self._waiting.pop(one.id, set()):
+            self._tell(connection, {"op": "ended", "exec": one.id, "result": one.result})
+        # Who waits is told first: making a file may have to wait for the disk.
+        one.keep()
         for stream in (one.stdout, one.stderr):
             if not stream.open:
                 with contextlib.suppress(KeyError, ValueError):
                     self._selector.unregister(stream.read_end)
-        for connection in self._waiting.pop(one.id, set()):
-            self._tell(connection, {"op": "ended", "exec": one.id, "result": one.result})
+        if self._prepare_at is not None:
+            self._prepare_at = time.monotonic()
 
     def _woken(self, wake: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -284,6 +294,8 @@ class Shim:
             times.append(now + _EMPTY_POLL_SECONDS)
         if self._disk is not None:
             times.append(self._disk.next_look)
+        if self._prepare_at is not None:
+            times.append(self._prepare_at)
         if self._is_forsaken:
             times.append(self._alone_since + FORSAKEN_SECONDS)
         handover = self._sandbox.handover
@@ -304,6 +316,8 @@ class Shim:
         if self._disk is not None and now >= self._disk.next_look and self._disk.look(now):
             for one in self._running():
                 one.ask_to_end("disk-limit", self._disk.words, 0.0)
+        if self._prepare_at is not None and now >= self._prepare_at:
+            self._prepare_next()
         handover = self._sandbox.handover
         if handover is not None and handover.next_try is not None and now >= handover.next_try:
             self._hand_over()
@@ -336,73 +350,5 @@ class Shim:
                         self._settle(one)
 
 
-def _lost_result(name: str, detail: str) -> Message:
-    return {
-        "id": name,
-        "stop_reason": "interrupted",
-        "exit_code": None,
-        "elapsed_seconds": 0.0,
-        "stdout_bytes": 0,
-        "stderr_bytes": 0,
-        "truncated": False,
-        "detail": detail,
-    }
-
-
 def _ignore(_number: int, _frame: object) -> None:
     """Exist, so that SIGCHLD reaches the wake-up pipe."""
-
-
-def stand_by(orders: socket.socket) -> NoReturn:
-    """Be a spare shim: make the stage, wait for the sandbox to serve, serve it. Never returns.
-
-    Args:
-        orders: Gives one message with the path of a spec, and with it the connection of whoever
-            asked; its end means that no shim is needed any more.
-    """
-    status = 70
-    try:
-        os.chdir("/")
-        os.setsid()
-        os.umask(0o022)
-        kernel.set_name("forkyard-spare")
-        kernel.die_with_parent()
-        stage, trouble = _make_stage()
-        message, descriptors = protocol.receive_rights(orders, protocol.MESSAGE_LIMIT_BYTES)
-        if not message:
-            os._exit(0)
-        kernel.live_on()
-        orders.close()
-        with socket.socket(fileno=descriptors[0]) as first:
-            if stage is None:
-                first.sendall(protocol.encode({"op": "hello", "trouble": trouble}))
-                os._exit(1)
-            status = _serve(stage, message.decode(), first)
-    except BaseException:  # noqa: BLE001 - the last line of a process: whatever it was, keep it
-        import traceback  # noqa: PLC0415 - not worth its memory in every shim
-
-        traceback.print_exc(file=sys.stderr)
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-
-
-def _make_stage() -> tuple[Stage | None, str]:
-    try:
-        return Stage(), ""
-    except OSError as error:
-        return None, str(error)
-
-
-def _serve(stage: Stage, spec_path: str, first: socket.socket) -> int:
-    folder = stage.open(os.path.dirname(spec_path), os.O_RDONLY | os.O_DIRECTORY)
-    spec = json.loads(read_at(folder, os.path.basename(spec_path)))
-    write_at(folder, PID_FILE, stage.host_pid.encode())
-    kernel.set_name("forkyard-shim")
-    log = os.open(
-        "shim.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=folder
-    )
-    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for source, number in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, number)
-    return Shim(stage, spec, folder, first).run()

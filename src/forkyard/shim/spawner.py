@@ -164,7 +164,7 @@ class Spawner:
         return Refusal("join", errno.EIO)
 
     def _spawn(self, command: Command, streams: tuple[int, int, int]) -> Started | Refusal | None:
-        self.prepare()
+        self.prepare(at_once=True)
         assert self._next is not None  # noqa: S101 - just prepared
         assert self._group is not None  # noqa: S101 - as above
         (name, waiting), self._next = self._next, None
