@@ -7,6 +7,7 @@ timer per chunk: at thousands of events a second timers cost more than passing t
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -164,7 +165,7 @@ class Upstream:
         return await self._session(workspace).request(
             rebuilt.method,
             URL(provider.base_url.rstrip("/") + rebuilt.path, encoded=True),
-            data=rebuilt.body or None,
+            data=io.BytesIO(rebuilt.body) if rebuilt.body else None,  # written piece by piece
             headers=headers,
             allow_redirects=False,
         )
