@@ -195,7 +195,7 @@ def _show_next(run: RunInfo) -> None:
         say(f"      forkyard apply {short(best[0]) if len(best) == 1 else 'CANDIDATE'}")
     elif run.state in {"queued", "running"}:
         say(f"Next: forkyard watch {short(run.id)}")
-    elif any(one.trouble is not None for task in run.tasks for one in task.attempts) or any(
+    elif any(_may_be_retried(one) for task in run.tasks for one in task.attempts) or any(
         task.trouble is not None for task in run.tasks
     ):
         say(f"Next: forkyard retry {short(run.id)}")
@@ -209,6 +209,11 @@ def _show_next(run: RunInfo) -> None:
         attempts = [one for task in run.tasks for one in task.attempts]
         if attempts:
             say(f"Next: forkyard logs {short(attempts[0].id)}")
+
+
+def _may_be_retried(attempt: AttemptInfo) -> bool:
+    did_nothing = attempt.candidate is not None and not attempt.candidate.files
+    return attempt.trouble is not None or (attempt.failure in {"provider", "ours"} and did_nothing)
 
 
 def _show_unjudged(run: RunInfo) -> None:

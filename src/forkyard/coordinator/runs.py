@@ -22,6 +22,7 @@ from forkyard.model.ids import RunId, new_attempt_id, new_run_id
 from forkyard.model.run import (
     Attempt,
     AttemptState,
+    Failure,
     Run,
     RunLimits,
     RunState,
@@ -32,6 +33,8 @@ from forkyard.store.journal import Change, Journal
 
 RETRIED_STATES = frozenset({AttemptState.COULD_NOT_RUN, AttemptState.INTERRUPTED})
 """What `retry` starts again: the ends that are trouble of ours."""
+RETRIED_FAILURES = frozenset({Failure.PROVIDER, Failure.OURS})
+"""And these, where nothing was changed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +117,10 @@ class Runs:
         )
 
     async def retry(self, run: RunId) -> Run:
-        """Start the attempts again that trouble of ours ended; the others stay as they are.
+        """Start the attempts again that trouble of ours or a provider's ended.
+
+        The others stay as they are, and so does one that left a change before its provider
+        broke off.
 
         One whose work could not be collected is collected again, not run again.
 
@@ -125,13 +131,11 @@ class Runs:
         """
         found = self._over(run, "retry")
         again = [
-            attempt
-            for attempt in self.journal.state.attempts_of(run)
-            if attempt.state in RETRIED_STATES or attempt.cleanup == CLEANUP_KEPT
+            attempt for attempt in self.journal.state.attempts_of(run) if self._is_retried(attempt)
         ]
         if not again:
             raise ConflictError(
-                f"cannot retry {run}: no attempt of it was ended by trouble of ours",
+                f"cannot retry {run}: neither trouble of ours nor a provider ended an attempt of it",
                 hint="Submit the task again for fresh attempts.",
             )
         pending = [attempt.id for attempt in again if attempt.cleanup == CLEANUP_PENDING]
@@ -220,6 +224,14 @@ class Runs:
         return found
 
     # -- small ones --------------------------------------------------------------------------
+
+    def _is_retried(self, attempt: Attempt) -> bool:
+        if attempt.state in RETRIED_STATES or attempt.cleanup == CLEANUP_KEPT:
+            return True
+        if attempt.failure not in RETRIED_FAILURES or attempt.candidate is None:
+            return False
+        candidate = self.journal.state.candidates[attempt.candidate]
+        return candidate.result_tree == candidate.base_tree
 
     def _over(self, run: RunId, verb: str) -> Run:
         found = self.get(run)

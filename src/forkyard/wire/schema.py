@@ -181,6 +181,8 @@ class WorkspaceRequest(RequestModel):
     def _one_origin(self) -> WorkspaceRequest:
         if (self.snapshot is None) == (self.template is None):
             raise ValueError("needs exactly one of snapshot and template")
+        if self.network is NetworkPolicy.GATEWAY:
+            raise ValueError("network gateway is for attempts, whose spending is known; use none")
         return self
 
 

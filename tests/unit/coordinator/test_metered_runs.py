@@ -11,6 +11,7 @@ import pytest
 
 from fakes.coordination import World, make_coordinator, make_task, make_world
 from forkyard.coordinator.coordinator import Coordinator
+from forkyard.errors import ConflictError
 from forkyard.gateway.interface import Outcome
 from forkyard.model.budget import Budget
 from forkyard.model.run import Attempt, AttemptState, Failure, Run, RunLimits, Task
@@ -141,13 +142,25 @@ def test_provider_is_no_loss_of_the_agent_when_it_broke_off(world: World, *, is_
     world.are_idle = is_idle
 
     async def story(coordinator: Coordinator) -> None:
-        _, (attempt,) = await _run(coordinator, world, "exit 1")
+        run, (attempt,) = await _run(coordinator, world, "short 1" if is_idle else "exit 1")
         assert attempt.failure is Failure.PROVIDER
         assert attempt.detail is not None
         assert "529" in attempt.detail
         assert attempt.evaluation is not None
         verdict = world.journal.state.evaluations[attempt.evaluation].verdict
         assert (verdict is VerdictKind.NOT_EVALUATED) is is_idle
+        if not is_idle:
+            with pytest.raises(ConflictError):
+                await coordinator.retry(run.id)
+            return
+        world.gateway.on_grant = [(Outcome.COMPLETE, 200)]
+        world.are_idle = False
+        await coordinator.retry(run.id)
+        await coordinator.wait(run.id)
+        again = world.journal.state.attempts[attempt.id]
+        assert (again.epoch, again.failure) == (2, None)
+        # what the first try spent is spent
+        assert sum(row.requests for row in world.journal.state.usage_of(attempt.id)) == 2
 
     told(world, story)
 
