@@ -19,6 +19,10 @@ MOST_ANSWER_BYTES = 1024 * 1024 * 1024
 _PIECE = 256 * 1024
 _ZSTD_WINDOW = 8 * 1024 * 1024
 _MOST_CODINGS = 2
+_MOST_PARTS = 256
+"""Members of gzip or frames of zstd: each costs far more work than its few bytes."""
+_TAKEN = 64 * 1024
+"""Compressed bytes at a time: what is left over of them is copied."""
 
 
 class ContentError(Exception):
@@ -101,23 +105,30 @@ class _Inflate:
         self._is_gzip = is_gzip
         self._inflater = zlib.decompressobj(31) if is_gzip else None
         self._held = b""
+        self._parts = 1
         self.is_over = False
 
     def undo(self, chunk: bytes) -> Iterator[bytes]:
-        rest = self._held + chunk
+        whole = self._held + chunk
         self._held = b""
-        if not rest:
+        if not whole:
             return
         if self._inflater is None:
-            if len(rest) == 1:
-                self._held = rest
+            if len(whole) == 1:
+                self._held = whole
                 return
-            has_header = rest[0] & 0x0F == zlib.DEFLATED and int.from_bytes(rest[:2]) % 31 == 0
+            has_header = whole[0] & 0x0F == zlib.DEFLATED and int.from_bytes(whole[:2]) % 31 == 0
             self._inflater = zlib.decompressobj(15 if has_header else -15)
+        for place in range(0, len(whole), _TAKEN):
+            yield from self._inflated(whole[place : place + _TAKEN])
+
+    def _inflated(self, rest: bytes) -> Iterator[bytes]:
+        assert self._inflater is not None  # noqa: S101 - made by `undo`
         while rest:
             if self.is_over:
                 if not self._is_gzip:
                     raise ContentError("its compressed body is followed by more")
+                self._parts = _one_more(self._parts)
                 self._inflater, self.is_over = zlib.decompressobj(31), False
             try:
                 piece = self._inflater.decompress(rest, _PIECE)
@@ -137,24 +148,33 @@ class _Zstandard:
     def __init__(self) -> None:
         self._make = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
         self._frame = self._make()
+        self._parts = 1
         self.is_over = False
 
     def undo(self, chunk: bytes) -> Iterator[bytes]:
-        rest = chunk
         # The library gives whatever comes out of what goes in, so little goes in at a time: 64
         # bytes of a frame hold at most a few blocks of 128 KiB.
-        while rest:
+        place = 0
+        while place < len(chunk):
             if self.is_over:
+                self._parts = _one_more(self._parts)
                 self._frame, self.is_over = self._make(), False
-            part, rest = rest[:64], rest[64:]
+            part = chunk[place : place + 64]
             try:
                 piece = self._frame.decompress(part)
             except zstandard.ZstdError:
                 raise ContentError("its body is not compressed as its header says") from None
+            place += len(part)
             self.is_over = self._frame.eof
             if self.is_over:
-                rest = self._frame.unused_data + rest
+                place -= len(self._frame.unused_data)
             yield piece
+
+
+def _one_more(parts: int) -> int:
+    if parts >= _MOST_PARTS:
+        raise ContentError(f"its compressed body has more than {_MOST_PARTS} parts")
+    return parts + 1
 
 
 def _step(name: str) -> _Inflate | _Zstandard:
