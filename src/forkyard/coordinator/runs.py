@@ -135,7 +135,7 @@ class Runs:
         ]
         if not again:
             raise ConflictError(
-                f"cannot retry {run}: neither trouble of ours nor a provider ended an attempt of it",
+                f"cannot retry {run}: no trouble of ours or a provider's ended an attempt",
                 hint="Submit the task again for fresh attempts.",
             )
         pending = [attempt.id for attempt in again if attempt.cleanup == CLEANUP_PENDING]

@@ -7,6 +7,7 @@ itself), `observed` (what our side saw), and `steps`. The raw output stays besid
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +22,11 @@ from forkyard.model.run import AgentSpec
 
 FORMAT = "forkyard-trajectory/1"
 FILE_NAME = "trajectory.json"
-MOST_BYTES = 256 * 1024**2
-"""Of output that is read: as much as an exec's output may have by default."""
+MOST_BYTES = 64 * 1024**2
+"""Of output that is read; the rest is in the output only."""
+_STRANGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_log = logging.getLogger(__name__)
+
 LONGEST_LINE = 8 * 1024**2
 """A longer one is cut, so no driver can read it: it is counted as skipped."""
 
@@ -55,6 +59,10 @@ def read_story(
         with stdout.open("rb") as file:
             trajectory = driver.trajectory(_lines(file))
     except FileNotFoundError:
+        trajectory = None
+    except _STRANGE as error:
+        # what somebody hostile printed must not cost an attempt its result
+        _log.warning("Cannot read the transcript of agent %s: %s", agent.name, type(error).__name__)
         trajectory = None
     told = None if result is None else driver.ending(agent, result, trajectory)
     return Story(told=told, trajectory=trajectory)
