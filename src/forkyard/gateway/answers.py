@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import Mapping
 
@@ -103,5 +104,6 @@ def connect_trouble(error: aiohttp.ClientConnectorError) -> str:
         return "the provider cannot be trusted: its certificate is not valid"
     if isinstance(error, aiohttp.ClientSSLError) or isinstance(error.os_error, ssl.SSLError):
         return "the provider cannot be reached: no TLS connection came about"
-    reason = error.os_error.strerror or type(error.os_error).__name__
-    return f"the provider cannot be reached: {reason.lower()}"
+    number = error.os_error.errno  # its own words name the address
+    reason = os.strerror(number).lower() if number else type(error.os_error).__name__
+    return f"the provider cannot be reached: {reason}"
