@@ -114,6 +114,13 @@ class ModelYard:
         """Wait for a run's end, with a new server where none runs."""
         return run_result(forkyard("watch", run, "--json", directory=self.folder))
 
+    def wait_for_end(self, run: str, patience_seconds: float = 200.0) -> None:
+        """Wait until a run is over, or for a while."""
+        deadline = time.monotonic() + patience_seconds
+        with connect_blocking() as client:
+            while client.runs.get(run).ended_at is None and time.monotonic() < deadline:
+                time.sleep(1)
+
     def output_of(self, attempt: str) -> str:
         """Read what an attempt's agent printed so far."""
         with connect_blocking() as client:

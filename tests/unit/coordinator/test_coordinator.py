@@ -359,7 +359,7 @@ def test_problems_are_told_at_once_when_submission_is_wrong(world: World) -> Non
 
     async def story(coordinator: Coordinator) -> None:
         task = await make_task(world, "")
-        agent = replace(task.agents[0], name="other", driver="claude-code")
+        agent = replace(task.agents[0], name="other", driver="no-such")
         wrong = replace(task, agents=(*task.agents, agent))
         with pytest.raises(ConfigError) as caught:
             await coordinator.submit("run", [wrong, replace(wrong, agents=())], RunLimits())

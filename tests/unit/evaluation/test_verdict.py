@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forkyard.evaluation.verdict import MOST_NEW, Judgement, compare
+from forkyard.evaluation.verdict import MOST_NEW, Judgement, compare, of_nothing
 from forkyard.model.verdict import (
     Assurance,
     Baseline,
@@ -278,3 +278,24 @@ def test_passing_one_more_test_never_worsens_the_verdict(
     before, after = judge(base, now).kind, judge(base, {**now, test: P}).kind
 
     assert order.index(after) <= order.index(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "becomes"),
+    [
+        (VerdictKind.SOLVED, VerdictKind.FAILED),
+        (VerdictKind.NO_REGRESSION_SHOWN, VerdictKind.FAILED),
+        (VerdictKind.PARTIAL, VerdictKind.FAILED),
+        (VerdictKind.REGRESSED, VerdictKind.REGRESSED),
+        (VerdictKind.NOT_EVALUATED, VerdictKind.NOT_EVALUATED),
+    ],
+)
+def test_candidate_that_is_the_base_is_never_good_enough(
+    kind: VerdictKind, becomes: VerdictKind
+) -> None:
+    """Whatever passes on it, nobody did anything."""
+    found = of_nothing(Judgement(kind=kind, reasons=("one", "two")))
+
+    assert found.kind is becomes
+    if becomes is not kind:
+        assert found.reasons == ("leaves the files of the base as they are", "two")
