@@ -222,29 +222,37 @@ class Hub:
         if grant is None or provider is None or held is None or held.places is None:
             # Revoked, or its provider was taken out of the settings, a moment ago.
             raise web.HTTPForbidden(text="not granted any more")
-        async with held.places:
+        places = held.places
+        await places.acquire()
+        try:
             intake = Intake(grant, provider, self._admission)
             found = await intake.read(request)
-            if isinstance(found, web.StreamResponse):
-                return found
-            protocol, rebuilt = found.protocol, found.rebuilt
-            exchange = Exchange(
-                Parts(
-                    provider=provider,
-                    key=None if provider.secret is None else self.keys.get(provider.secret),
-                    keys=self.keys,
-                    upstream=self._upstream,
-                    governor=self._governors[provider.name],
-                    admission=self._admission,
-                ),
-                grant,
-                request,
-                protocol,
-                rebuilt,
-                price=self._price(rebuilt.model, provider.api),
-                stalls=held.stalls.setdefault(provider.name, Stalls()),
-            )
-            return await self._follow(held, exchange)
+            key = None if provider.secret is None else self.keys.get(provider.secret)
+            if not isinstance(found, web.StreamResponse) and key is None and provider.secret:
+                found = await intake.refuse_without_key(found.protocol)
+        except BaseException:
+            places.release()
+            raise
+        if isinstance(found, web.StreamResponse):
+            places.release()
+            return found
+        exchange = Exchange(
+            Parts(
+                provider=provider,
+                key=key,
+                keys=self.keys,
+                upstream=self._upstream,
+                governor=self._governors[provider.name],
+                admission=self._admission,
+            ),
+            grant,
+            request,
+            found.protocol,
+            found.rebuilt,
+            price=self._price(found.rebuilt.model, provider.api),
+            stalls=held.stalls.setdefault(provider.name, Stalls()),
+        )
+        return await self._follow(held, exchange, places)
 
     def _price(self, model: str, api: Api) -> ModelPrice | None:
         """Look a price up, but not for each request: a table's search takes half a millisecond."""
@@ -256,12 +264,16 @@ class Hub:
             self._known[model, api] = self._prices.price_of(model, api)
         return self._known[model, api]
 
-    async def _follow(self, held: _Workspace, exchange: Exchange) -> web.StreamResponse:
+    async def _follow(
+        self, held: _Workspace, exchange: Exchange, places: asyncio.Semaphore
+    ) -> web.StreamResponse:
         task = exchange.start()
         held.exchanges.add(exchange)
         held.tasks.add(task)
 
         def ended(done: asyncio.Task[web.StreamResponse]) -> None:
+            # Not when the agent goes away: what is read on takes a place as well.
+            places.release()
             held.exchanges.discard(exchange)
             held.tasks.discard(done)
             if not done.cancelled() and (error := done.exception()) is not None:

@@ -97,6 +97,12 @@ class Intake:
             return await self._refuse(rebuilt)
         return Accepted(protocol=protocol, rebuilt=rebuilt)
 
+    async def refuse_without_key(self, protocol: ModelProtocol) -> web.Response:
+        """Refuse what the provider would refuse too, without telling it the prompt."""
+        words = f"no key is set for provider {self._provider.name}"
+        answer = protocol.answer(Reason.FORBIDDEN, words)
+        return await self._note(answer, Outcome.PROVIDER_ERROR, words)
+
     async def _say(self, protocol: ModelProtocol, reason: Reason, words: str) -> web.Response:
         answer = protocol.answer(reason, words)
         return await self._note(answer, Outcome.BAD_REQUEST, words)

@@ -130,6 +130,7 @@ class Exchange:
                 provider=self._parts.provider.name,
                 model=rebuilt.model,
                 price=price,
+                refusal_status=self._protocol.answer(Reason.BUDGET, "").status,
             )
         except RefusedError as refused:
             is_budget = refused.outcome is Outcome.REFUSED_BUDGET
