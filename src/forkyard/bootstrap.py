@@ -20,6 +20,7 @@ from forkyard.base.durable import make_directory, write_file
 from forkyard.base.masking import Masker
 from forkyard.base.masking_log import mask_log
 from forkyard.candidate.collector import Collector
+from forkyard.candidate.pruning import Pruner
 from forkyard.config import (
     FORMAT_VERSION,
     Layout,
@@ -28,6 +29,7 @@ from forkyard.config import (
     state_directory,
 )
 from forkyard.coordinator.coordinator import Coordinator
+from forkyard.coordinator.garbage import Garbage, Removed
 from forkyard.errors import ForkyardError, NotFoundError, StoreError
 from forkyard.evaluation.evaluator import Evaluator
 from forkyard.evaluation.ranking import rank
@@ -118,20 +120,16 @@ class _Installer:
 
 @dataclass(slots=True, kw_only=True)
 class _Maintenance:
-    """What `forkyard gc` does now and the reaper every minute."""
+    """What `forkyard gc` does now and the server once a day."""
 
-    coordinator: Coordinator
-    workspaces: Workspaces
-    journal: Journal
+    garbage: Garbage
 
-    async def collect_garbage(self) -> tuple[str, ...]:
-        told = list(await self.coordinator.reaper.sweep())
-        layers = self.workspaces.layers
-        for path in layers.leftovers(self.journal.state):
-            layers.discard(path)
-            told.append(f"{path.parent.name}/{path.name}")
-        await layers.empty_trash()
-        return tuple(told)
+    async def collect_garbage(
+        self, *, older_than_seconds: float | None, is_dry: bool
+    ) -> tuple[Removed, ...]:
+        if older_than_seconds is None:
+            return await self.garbage.collect(is_dry=is_dry)
+        return await self.garbage.collect(older_than_seconds=older_than_seconds, is_dry=is_dry)
 
 
 @asynccontextmanager
@@ -204,7 +202,20 @@ async def assemble(
     await gateway.start()
     await coordinator.start()
     sessions = Sessions(journal=journal, workspaces=workspaces, clock=clock)
-    watching = asyncio.create_task(sessions.run(), name="sessions")
+    garbage = Garbage(
+        journal=journal,
+        layout=layout,
+        clock=clock,
+        snapshots=snapshots,
+        templates=templates,
+        pruner=Pruner(collector.store),
+        reaper=coordinator.reaper,
+        building=submission.one_at_a_time,
+    )
+    watching = [
+        asyncio.create_task(sessions.run(), name="sessions"),
+        asyncio.create_task(garbage.run(), name="garbage"),
+    ]
     try:
         yield Services(
             layout=layout,
@@ -222,9 +233,7 @@ async def assemble(
                 collector=collector,
                 applications=applications,
             ),
-            maintenance=_Maintenance(
-                coordinator=coordinator, workspaces=workspaces, journal=journal
-            ),
+            maintenance=_Maintenance(garbage=garbage),
             sessions=sessions,
             agents=agents,
             secrets=secrets,
@@ -233,7 +242,8 @@ async def assemble(
             stopping=stopping,
         )
     finally:
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         await coordinator.close()
         await gateway.close()
         await workspaces.close()

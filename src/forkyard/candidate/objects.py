@@ -7,6 +7,7 @@ prompt, no network, and a store whose configuration and attributes make every by
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -92,8 +93,15 @@ class ObjectStore:
         self._directory = directory
         self._is_ready = False
         self._lock = asyncio.Lock()
+        self.packing = asyncio.Lock()
+        """Held while packs are named or removed."""
         found = shutil.which("git", path=_SEARCH)
         self._git = found or "/usr/bin/git"
+
+    @property
+    def directory(self) -> Path:
+        """Where it lies."""
+        return self._directory
 
     @property
     def bases(self) -> Path:
@@ -202,8 +210,8 @@ class ObjectStore:
         Durability:
             The objects are on disk when this returns.
         """
+        await self.prepare()
         with pack.open("rb") as file:
-            await self.prepare()
             finished = await process.run_async(
                 [self._git, "index-pack", "--stdin", "--threads=1"],
                 variables={**ENVIRONMENT, "GIT_DIR": str(self._directory)},
@@ -214,6 +222,16 @@ class ObjectStore:
             said = finished.stderr.decode("utf-8", "replace").strip().replace("\n", "; ")
             msg = f"cannot take objects into the store: {said[:400]}"
             raise WorkspaceError(msg, hint="Check the disk and run `forkyard doctor`.")
+        async with self.packing:
+            self._touch(finished.stdout.decode("ascii", "replace").split()[-1])
+
+    def _touch(self, name: str) -> None:
+        # It may have been there before, unneeded and old; whoever removes such ones looks at this.
+        try:
+            os.utime(self._directory / "objects" / "pack" / f"pack-{name}.pack")
+        except OSError as error:
+            msg = f"cannot take objects into the store: pack {name} is not there"
+            raise WorkspaceError(msg, hint="Check the disk, then try again.") from error
 
     async def _run(
         self,

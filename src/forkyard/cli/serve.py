@@ -88,14 +88,48 @@ def doctor(*, as_json: bool) -> int:
     return SandboxUnavailableError.exit_code if report.problems else 0
 
 
-@click.command(epilog="\b\nExample:\n  forkyard gc")
+@click.command(
+    epilog="\b\nExamples:\n  forkyard gc --dry-run\n  forkyard gc --older-than 2h --json"
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and how much that is; no more.")
+@click.option(
+    "--older-than", metavar="DURATION",
+    help="Since a run ended, for the snapshot of its repository (default: 168h).",
+)  # fmt: skip
 @json_option
-def gc(*, as_json: bool) -> None:
-    """Remove what nothing needs any more: leftovers, unused layers, trash."""
-    report = talk(lambda client: client.collect_garbage())
+def gc(*, dry_run: bool, older_than: str | None, as_json: bool) -> None:
+    """Remove what nothing needs any more.
+
+    Runs, candidates, patches, logs and everything that you named stay. What goes: snapshots that
+    runs made of a repository by themselves, some time after the run; contents that nothing
+    refers to; records of what was undone; leftovers. A run whose snapshot is gone can still be
+    compared and applied, but neither retried nor regraded.
+    """
+    limit = None if older_than is None else _duration(older_than)
+    report = talk(lambda client: client.collect_garbage(dry_run=dry_run, older_than_seconds=limit))
     if as_json:
         write_json(report)
         return
+    verb = "would remove" if dry_run else "removed"
     for one in report.removed:
-        say(f"removed {clean(one)}")
-    say(f"{len(report.removed)} things removed.")
+        size = f", {_size(one.size_bytes)}" if one.size_bytes else ""
+        say(f"{verb} {one.kind} {clean(one.name)}{size}")
+    count = len(report.removed)
+    things = "1 thing" if count == 1 else f"{count} things"
+    say(f"{things}, {_size(report.size_bytes)}{' (nothing was removed)' if dry_run else ''}.")
+
+
+def _duration(text: str) -> float:
+    from forkyard.wire.units import parse_duration  # noqa: PLC0415 - keeps help fast
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.UsageError(f"--older-than {error}") from error
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

@@ -20,6 +20,7 @@ from forkyard.wire.results import UsageReport
 from forkyard.wire.schema import (
     DoctorReport,
     GarbageReport,
+    GarbageRequest,
     Nothing,
     StopRequest,
     VersionInfo,
@@ -97,9 +98,21 @@ class Client:
         query = {"by": by} if run is None else {"by": by, "run": run}
         return await self._connection.ask("GET", "/v1/usage", UsageReport, query=query)
 
-    async def collect_garbage(self) -> GarbageReport:
-        """Remove what nothing needs any more: leftovers, unused layers, trash."""
-        return await self._connection.ask("POST", "/v1/gc", GarbageReport)
+    async def collect_garbage(
+        self, *, dry_run: bool = False, older_than_seconds: float | None = None
+    ) -> GarbageReport:
+        """Remove what nothing needs any more, or say what that would be.
+
+        Args:
+            dry_run: Say it only.
+            older_than_seconds: Since a run ended, for the snapshot that was made for it.
+        """
+        return await self._connection.ask(
+            "POST",
+            "/v1/gc",
+            GarbageReport,
+            body=GarbageRequest(dry_run=dry_run, older_than_seconds=older_than_seconds),
+        )
 
     async def find_server(self) -> int | None:
         """Give the process id of the running server, starting none."""

@@ -29,6 +29,7 @@ from forkyard.model.run import (
     Task,
     TaskProgress,
 )
+from forkyard.model.workspace import SnapshotState
 from forkyard.store.journal import Change, Journal
 
 RETRIED_STATES = frozenset({AttemptState.COULD_NOT_RUN, AttemptState.INTERRUPTED})
@@ -145,6 +146,7 @@ class Runs:
                 hint="Retry in a minute; leftovers are removed every 60 s.",
             )
         tasks = {attempt.task for attempt in again}
+        self._refuse_without_start(found, tasks, "retry")
         progress = tuple(
             _fresh(one) if index in tasks else one for index, one in enumerate(found.progress)
         )
@@ -180,6 +182,7 @@ class Runs:
                 hint="Retry it, or submit the task again.",
             )
         tasks = {attempt.task for attempt in again}
+        self._refuse_without_start(found, tasks, "regrade")
         progress = tuple(
             replace(_fresh(one), baseline=None) if index in tasks else one
             for index, one in enumerate(found.progress)
@@ -222,6 +225,17 @@ class Runs:
         if found is None:
             raise NotFoundError(f"cannot find run {run}", hint="List runs with `forkyard status`.")
         return found
+
+    def _refuse_without_start(self, run: Run, tasks: set[int], verb: str) -> None:
+        for index in tasks:
+            task = run.tasks[index]
+            snapshot = self.journal.state.snapshots.get(task.snapshot)
+            if snapshot is None or snapshot.state is not SnapshotState.READY:
+                raise ConflictError(
+                    f"cannot {verb} {run.id}: the snapshot that task {task.name} started from is"
+                    " gone",
+                    hint="Its candidates can still be compared and applied; submit it again.",
+                )
 
     # -- small ones --------------------------------------------------------------------------
 

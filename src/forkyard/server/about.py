@@ -18,7 +18,9 @@ from forkyard.wire.schema import (
     API_VERSION,
     DoctorReport,
     GarbageReport,
+    GarbageRequest,
     Nothing,
+    RemovedInfo,
     StopRequest,
     VersionInfo,
 )
@@ -57,8 +59,16 @@ async def doctor(call: Call) -> DoctorReport:
 
 
 async def collect_garbage(call: Call) -> GarbageReport:
-    """Remove leftovers, unused layers and trash now instead of by and by."""
-    return GarbageReport(removed=list(await call.services.maintenance.collect_garbage()))
+    """Remove what nothing needs now instead of by and by, or say what that would be."""
+    asked = call.asked(GarbageRequest)
+    removed = await call.services.maintenance.collect_garbage(
+        older_than_seconds=asked.older_than_seconds, is_dry=asked.dry_run
+    )
+    return GarbageReport(
+        removed=[RemovedInfo.model_validate(one) for one in removed],
+        size_bytes=sum(one.size_bytes for one in removed),
+        dry_run=asked.dry_run,
+    )
 
 
 async def session(call: Call) -> StreamingResponse:

@@ -21,6 +21,7 @@ from forkyard.wire.schema import (
     ExecInfo,
     ExecRequest,
     GarbageReport,
+    GarbageRequest,
     InstallRequest,
     Nothing,
     PatchInfo,
@@ -91,7 +92,8 @@ ROUTES: tuple[Route, ...] = (
     _row("GET", "/v1/drivers/{name}", "How one is installed", agents.check, DriverReport),
     _row("POST", "/v1/drivers/{name}/install", "Install one", agents.install, DriverReport,
          InstallRequest),
-    _row("POST", "/v1/gc", "Remove what nothing needs", about.collect_garbage, GarbageReport),
+    _row("POST", "/v1/gc", "Remove what nothing needs", about.collect_garbage, GarbageReport,
+         GarbageRequest),
     _row("GET", "/v1/sessions/{id}", "Be there, for ephemeral workspaces", about.session,
          "text/event-stream"),
     # secrets

@@ -15,6 +15,7 @@ from typing import Protocol
 from forkyard.base.clock import Clock
 from forkyard.base.masking import Masker
 from forkyard.config import Layout
+from forkyard.coordinator.garbage import Removed
 from forkyard.gateway.interface import RunStatus
 from forkyard.model.application import Application
 from forkyard.model.candidate import Candidate
@@ -236,8 +237,10 @@ class AgentService(Protocol):
 class MaintenanceService(Protocol):
     """Removes what nothing needs any more."""
 
-    async def collect_garbage(self) -> tuple[str, ...]:
-        """Do it now; name what was removed."""
+    async def collect_garbage(
+        self, *, older_than_seconds: float | None, is_dry: bool
+    ) -> tuple[Removed, ...]:
+        """Do it now, or say what it would be."""
         ...
 
 

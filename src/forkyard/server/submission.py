@@ -7,7 +7,6 @@ snapshot of its own: later edits of the user's tree change nothing about a run.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import stat
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from forkyard.coordinator.keeping import automatic_name
 from forkyard.errors import ConfigError, ConflictError, NotFoundError, Problem, WorkspaceError
 from forkyard.model.run import HeldOutFile, Run, RunLimits, Task
 from forkyard.model.workspace import (
@@ -168,8 +168,7 @@ class Submission:
         path = request.resolve(asked.start.repository_path or ".")
         source = RepositorySource(path=path, include_uncommitted=asked.start.include_uncommitted)
         # One template for one folder: runs from it add snapshots, not templates.
-        digest = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
-        name = f"{request.name[:60]}-{digest[:8]}"
+        name = automatic_name(request.name, path)
         async with self.one_at_a_time:
             await self.templates.apply(name, TemplateSpec(repository=source))
             return self._snapshot_of(await self.templates.build(name))

@@ -346,10 +346,31 @@ class InstallRequest(RequestModel):
     """What the caller's environment says of package registries."""
 
 
-class GarbageReport(AnswerModel):
-    """What was removed because nothing needed it any more."""
+class GarbageRequest(RequestModel):
+    """Remove what nothing needs any more."""
 
-    removed: list[Text] = []
+    dry_run: bool = False
+    """Say it only."""
+    older_than_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Since a run ended, for the snapshot that was made for it; by default a week."""
+
+
+class RemovedInfo(AnswerModel):
+    """One thing that is gone, or would be."""
+
+    kind: str
+    """`snapshot`, `template`, `record`, `layer`, `objects`, `root`, `blob`, `log`, `leftover`."""
+    name: Text
+    size_bytes: int = 0
+
+
+class GarbageReport(AnswerModel):
+    """What was removed because nothing needed it any more, or would be."""
+
+    removed: list[RemovedInfo] = []
+    size_bytes: int = 0
+    """Of all of it, on disk."""
+    dry_run: bool = False
 
 
 class StopRequest(RequestModel):

@@ -285,7 +285,24 @@ class Snapshots:
         return [member for member in derived if member.state is SnapshotState.READY]
 
     def _refuse_when_needed(self, row: Snapshot, family: set[SnapshotId]) -> None:
-        """Refuse while someone stands on its topmost layer; whoever only shares lower ones may."""
+        kinds = self._standing_on(row, family)
+        if kinds:
+            who = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")  # noqa: PLR2004
+            raise ConflictError(
+                f"cannot delete snapshot {row.name}: {who} stands on it",
+                hint="Delete those first.",
+            )
+
+    def is_needed(self, row: Snapshot) -> bool:
+        """Say whether deleting a snapshot would be refused now."""
+        try:
+            family = {row.id, *(member.id for member in self._derived(row))}
+        except ConflictError:
+            return True
+        return row.state is SnapshotState.PENDING or bool(self._standing_on(row, family))
+
+    def _standing_on(self, row: Snapshot, family: set[SnapshotId]) -> list[str]:
+        """Name who stands on its topmost layer; whoever only shares lower ones does not count."""
         state = self._journal.state
         workspaces = {
             w.id
@@ -300,14 +317,8 @@ class Snapshots:
                 # one with the very same layers holds them as well as this one does
                 if other not in family and state.snapshots[other].layers != row.layers:
                     snapshots.add(state.snapshots[other].name)
-        if workspaces or snapshots:
-            kinds = [f"workspace {name}" for name in sorted(workspaces)]
-            kinds += [f"snapshot {name}" for name in sorted(snapshots)]
-            who = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")  # noqa: PLR2004
-            raise ConflictError(
-                f"cannot delete snapshot {row.name}: {who} stands on it",
-                hint="Delete those first.",
-            )
+        kinds = [f"workspace {name}" for name in sorted(workspaces)]
+        return kinds + [f"snapshot {name}" for name in sorted(snapshots)]
 
     async def recover(self) -> None:
         """Bring every pending snapshot of an earlier server to an end; again changes nothing.

@@ -38,6 +38,7 @@ def ensure_root(roots: Path, entries: Sequence[HostEntry], mount_points: Sequenc
     """
     folder = roots / _digest(entries, mount_points)
     if folder.is_dir():
+        os.utime(folder)  # in use by this server: what removes old ones looks at it
         return folder
     roots.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = folder.with_name(f".{folder.name}.{os.getpid()}")

@@ -1,0 +1,312 @@
+"""`gc`: removing what nothing needs, or saying what that would be.
+
+`keeping` decides by the journal, `Pruner` by what the journal refers to; here it is carried out.
+Order: rows first, then files that only those rows needed, so that a crash in between leaves
+leftovers and never a row without its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from forkyard.base import process
+from forkyard.base.clock import Clock
+from forkyard.base.durable import failpoint, write_file
+from forkyard.base.removal import empty_trash, move_to_trash
+from forkyard.candidate.pruning import Needed, Pruner
+from forkyard.config import Layout
+from forkyard.coordinator.keeping import GRACE_SECONDS, KEPT_SECONDS, Unneeded, unneeded
+from forkyard.coordinator.reaper import Reaper
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError
+from forkyard.model.workspace import (
+    Snapshot,
+    SnapshotState,
+    TemplateState,
+    Workspace,
+    WorkspaceState,
+)
+from forkyard.store.blobs import Blobs
+from forkyard.store.journal import Journal
+from forkyard.store.projections import State
+from forkyard.workspace.layers import Layers, needed_layers
+
+_log = logging.getLogger(__name__)
+
+FIRST_SECONDS = 60.0
+INTERVAL_SECONDS = 86400.0
+"""Between two collections that nobody asked for."""
+
+_SIZING_SECONDS = 600.0
+_RESTING = frozenset({WorkspaceState.STOPPED, WorkspaceState.DELETED})
+
+
+class SnapshotsPort(Protocol):
+    """Removes snapshots that nobody stands on."""
+
+    def is_needed(self, row: Snapshot) -> bool:
+        """Say whether deleting it would be refused now."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete a snapshot with its sealed copies and the layers that nobody else needs."""
+        ...
+
+
+class TemplatesPort(Protocol):
+    """Removes templates."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a template and its log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """One thing that is gone, or would be."""
+
+    kind: str
+    name: str
+    size_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Garbage:
+    """See the module."""
+
+    journal: Journal
+    layout: Layout
+    clock: Clock
+    snapshots: SnapshotsPort
+    templates: TemplatesPort
+    pruner: Pruner
+    reaper: Reaper
+    building: asyncio.Lock
+    """Held by whoever makes a run's template and builds it."""
+    _since: float = field(default_factory=time.time)
+    """Root file systems that this server used are younger."""
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self) -> None:
+        """Collect once a day, however often a server starts, until cancelled."""
+        await asyncio.sleep(FIRST_SECONDS)
+        while True:
+            if self._is_due():
+                try:
+                    for one in await self.collect():
+                        _log.info("Removed %s %s", one.kind, one.name)
+                except (ForkyardError, OSError) as error:
+                    _log.warning("Cannot collect garbage: %s", error)
+            await asyncio.sleep(INTERVAL_SECONDS / 24)
+
+    async def collect(
+        self, *, older_than_seconds: float = KEPT_SECONDS, is_dry: bool = False
+    ) -> tuple[Removed, ...]:
+        """Remove what nothing needs.
+
+        Args:
+            older_than_seconds: Since the run ended whose automatic snapshot may go.
+            is_dry: Say it only.
+
+        Returns:
+            What is gone, or would be, with the bytes on disk.
+
+        Cancellation:
+            Safe at any point; what was begun is ended by the next collection.
+        """
+        async with self._one_at_a_time:
+            told: list[Removed] = []
+            if not is_dry:
+                told += [Removed(kind="leftover", name=line) for line in await self.reaper.sweep()]
+            async with self.building:
+                # In there no snapshot is being made for a run that is not journalled yet.
+                goes = self._unneeded(older_than_seconds)
+                # What is referred to by rows that go, goes with them: so it is looked for without.
+                state = _without(self.journal.state, goes) if is_dry else self.journal.state
+                told += await self._rows(goes, is_dry=is_dry)
+            failpoint("G01")
+            for kind, path in (*self._files(goes, state), *self._leftovers(state, goes)):
+                told.append(Removed(kind=kind, name=self._name(path), size_bytes=await _size(path)))
+                if not is_dry:
+                    await asyncio.to_thread(move_to_trash, path, self.layout.trash)
+            told += await self._prune(state, is_dry=is_dry)
+            told += await self._roots(is_dry=is_dry)
+            failpoint("G02")
+            if not is_dry:
+                await asyncio.to_thread(empty_trash, self.layout.trash)
+                await asyncio.to_thread(write_file, self._stamp, b"")
+            return tuple(told)
+
+    @property
+    def _stamp(self) -> Path:
+        return self.layout.objects / "collected"
+
+    def _is_due(self) -> bool:
+        try:
+            return time.time() - self._stamp.stat().st_mtime > INTERVAL_SECONDS
+        except FileNotFoundError:
+            return True
+
+    def _unneeded(self, older_than_seconds: float) -> Unneeded:
+        found = unneeded(
+            self.journal.state, self.clock.now(), older_than_seconds=older_than_seconds
+        )
+        kept = {one.id for one in found.snapshots if self.snapshots.is_needed(one)}
+        names = {one.name.rpartition("@")[0] for one in found.snapshots if one.id in kept}
+        return replace(
+            found,
+            snapshots=tuple(one for one in found.snapshots if one.id not in kept),
+            templates=tuple(one for one in found.templates if one.name not in names),
+        )
+
+    async def _rows(self, goes: Unneeded, *, is_dry: bool) -> list[Removed]:
+        told: list[Removed] = []
+        sizes = await self._sizes(goes)
+        for snapshot in goes.snapshots:
+            if not is_dry:
+                try:
+                    await self.snapshots.delete(snapshot.id)
+                except (ConflictError, NotFoundError):
+                    continue  # somebody stands on it by now
+            name = f"{snapshot.name} ({snapshot.id})"
+            told.append(Removed(kind="snapshot", name=name, size_bytes=sizes.get(snapshot.id, 0)))
+        for template in goes.templates:
+            if not is_dry:
+                try:
+                    await self.templates.delete(template.name)
+                except (ConflictError, NotFoundError):
+                    continue
+            told.append(Removed(kind="template", name=template.name))
+        return told
+
+    async def _sizes(self, goes: Unneeded) -> dict[str, int]:
+        """Measure the layers that only snapshots that go need."""
+        needed = needed_layers(_without(self.journal.state, goes))
+        sizes: dict[str, int] = {}
+        counted = set(needed)
+        for one in goes.snapshots:
+            family = [one, *_derived(self.journal.state, one)]
+            mine = {layer for member in family for layer in member.layers} - counted
+            counted |= mine
+            sizes[one.id] = sum([await _size(self.layout.layer(layer)) for layer in mine])
+        return sizes
+
+    def _files(self, goes: Unneeded, state: State) -> Iterator[tuple[str, Path]]:
+        for record in goes.records:
+            path = self.layout.runs / "applications" / record.id
+            if path.is_dir():
+                yield "record", path
+        builds = self.layout.home / "builds"
+        with_row = {one.id for one in goes.templates}
+        for path in sorted(builds.iterdir()) if builds.is_dir() else ():
+            owner = next((one for one in state.templates.values() if one.id == path.name), None)
+            is_gone = owner is None or owner.state is TemplateState.DELETED
+            if is_gone and path.name not in with_row:
+                yield "log", path
+        held = {
+            file.sha256
+            for run in state.runs.values()
+            for task in run.tasks
+            for file in task.held_out
+        }
+        for path in Blobs(self.layout.blobs).old(time.time() - GRACE_SECONDS):
+            if path.name not in held:
+                yield "blob", path
+
+    def _leftovers(self, state: State, goes: Unneeded) -> Iterator[tuple[str, Path]]:
+        mine = {
+            layer
+            for one in goes.snapshots
+            for member in (one, *_derived(self.journal.state, one))
+            for layer in member.layers
+        }
+        for path in Layers(self.layout).leftovers(state):
+            if path.name not in mine:  # those are counted with their snapshots
+                yield "layer", path
+
+    async def _prune(self, state: State, *, is_dry: bool) -> list[Removed]:
+        freed = await self.pruner.prune(needed_objects(state), self.layout.trash, is_dry=is_dry)
+        return [
+            Removed(kind="objects", name=self._name(Path(one.what)), size_bytes=one.size_bytes)
+            for one in freed
+        ]
+
+    async def _roots(self, *, is_dry: bool) -> list[Removed]:
+        """Remove root file systems that no sandbox stands on and this server did not use."""
+        told: list[Removed] = []
+        roots = self.layout.roots
+        used = {self._root_of(one) for one in self.journal.state.workspaces.values()}
+        for path in sorted(roots.iterdir()) if roots.is_dir() else ():
+            if str(path) in used or path.stat().st_mtime >= self._since:
+                continue
+            size = await _size(path)
+            # Looked at again: nothing else runs between here and the rename.
+            if path.stat().st_mtime >= self._since:
+                continue
+            told.append(Removed(kind="root", name=self._name(path), size_bytes=size))
+            if not is_dry:
+                move_to_trash(path, self.layout.trash)
+        return told
+
+    def _root_of(self, workspace: Workspace) -> str | None:
+        if workspace.state in _RESTING:
+            return None
+        spec = self.layout.sandbox(workspace.id) / "spec.json"
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(spec.read_bytes())["root"])
+        return None
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.layout.home))
+
+
+def needed_objects(state: State) -> Needed:
+    """Say what of the store of candidate trees somebody refers to."""
+    trees: set[str] = set()
+    blobs: set[str] = set()
+    bases: set[str] = set()
+    for snapshot in state.snapshots.values():
+        if snapshot.state in {SnapshotState.PENDING, SnapshotState.READY} and snapshot.base:
+            of_base = {snapshot.base.tree, snapshot.base.untracked or snapshot.base.tree}
+            trees |= of_base
+            bases |= of_base
+    for candidate in state.candidates.values():
+        trees |= {candidate.base_tree, candidate.result_tree}
+        for change in candidate.files:
+            blobs |= {one for one in (change.old_blob, change.new_blob) if one is not None}
+    return Needed(trees=frozenset(trees), blobs=frozenset(blobs), bases=frozenset(bases))
+
+
+def _derived(state: State, snapshot: Snapshot) -> list[Snapshot]:
+    return [one for one in state.snapshots.values() if one.sealed_of == snapshot.id]
+
+
+def _without(state: State, goes: Unneeded) -> State:
+    """Give the state as it would be once the rows are gone."""
+    after = State()
+    for entity in state:
+        after.apply(entity)
+    for one in goes.snapshots:
+        for member in (one, *_derived(state, one)):
+            after.apply(replace(member, state=SnapshotState.DELETED))
+    for template in goes.templates:
+        after.apply(replace(template, state=TemplateState.DELETED))
+    return after
+
+
+async def _size(path: Path) -> int:
+    """Measure what a file or tree takes on disk, however deep; 0 where it is not there."""
+    done = await process.run_async(
+        ["du", "-skx", "--", str(path)],
+        variables={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        timeout_seconds=_SIZING_SECONDS,
+    )
+    number = done.stdout.split(b"\t", 1)[0]
+    return int(number) * 1024 if number.isdigit() else 0
