@@ -13,8 +13,8 @@ import stat
 import tarfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -70,30 +70,27 @@ class Unpacker:
         Durability:
             None; the caller makes the whole folder durable.
         """
-        with open(archive, "rb", opener=_no_link) as opened:
+        with _open(package, archive) as opened:
             _refuse(package, opened, self._stop)
             # The same open file is read again: what was checked is what is unpacked.
             opened.seek(0)
-            with ExitStack() as stack:
-                entries = (
-                    self._wheel(package, stack.enter_context(zipfile.ZipFile(opened)))
-                    if package.file.endswith(".whl")
-                    else self._tar(
-                        package,
-                        stack.enter_context(
-                            tarfile.open(fileobj=opened, mode="r|gz", errorlevel=2)
-                        ),
-                    )
-                )
-                kept = 0
-                try:
-                    for path, content, is_executable in entries:
-                        self._write(package, path, content, is_executable=is_executable)
-                        kept += 1
-                except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:
-                    raise _refusal(package, f"it cannot be read: {error}") from error
-        if not kept:
+            before = len(self.files)
+            try:
+                self._unpack(package, opened)
+            except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+                raise _refusal(package, f"it cannot be read: {error}") from error
+        if len(self.files) == before:
             raise _refusal(package, "it holds nothing of what is wanted of it")
+
+    def _unpack(self, package: Package, opened: IO[bytes]) -> None:
+        if package.file.endswith(".whl"):
+            with zipfile.ZipFile(opened) as wheel:
+                for path, content, is_executable in self._wheel(package, wheel):
+                    self._write(package, path, content, is_executable=is_executable)
+            return
+        with tarfile.open(fileobj=opened, mode="r|gz", errorlevel=2) as archive:
+            for path, content, is_executable in self._tar(package, archive):
+                self._write(package, path, content, is_executable=is_executable)
 
     def _tar(
         self, package: Package, archive: tarfile.TarFile
@@ -165,7 +162,7 @@ def refuse_other(package: Package, archive: Path) -> None:
     Raises:
         WorkspaceError: Its hash is another.
     """
-    with open(archive, "rb", opener=_no_link) as opened:
+    with _open(package, archive) as opened:
         _refuse(package, opened, threading.Event())
 
 
@@ -206,8 +203,16 @@ def _path(package: Package, name: str) -> str | None:
     return path if package.place == "." else f"{package.place}/{path}"
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _open(package: Package, archive: Path) -> IO[bytes]:
+    # A pipe or a device could keep us for ever.
+    descriptor = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise WorkspaceError(
+            f"cannot install {package.file}: {archive} is no ordinary file",
+            hint="Put the archive itself there.",
+        )
+    return os.fdopen(descriptor, "rb")
 
 
 def _refusal(package: Package, reason: str) -> WorkspaceError:
