@@ -32,6 +32,10 @@ from forkyard.store.journal import Journal
 
 _log = logging.getLogger(__name__)
 
+TOGETHER_SECONDS = 0.002
+"""What changes within this time is decided on at once, after whoever waits for the change was
+answered."""
+
 RETRY_SECONDS = (0.5, 2.0, 5.0, 15.0)
 """Before the second, third, … try; the last one repeats."""
 
@@ -185,6 +189,7 @@ class Reconciler:
     async def _watch(self, seen: int) -> None:
         while True:
             seen = await self.journal.wait_for_change(seen)
+            await asyncio.sleep(TOGETHER_SECONDS)
             self._poked.set()
 
     async def _carry_out(self, command: Command) -> None:
