@@ -77,6 +77,52 @@ SCENARIOS: Object = {
 }
 
 
+TABLE_PRICES = """\
+providers:
+  - {{name: anthropic, api: anthropic, url: "{url}", secret: MODEL_KEY}}
+  - {{name: openai, api: openai, url: "{url}", secret: MODEL_KEY}}
+  - {{name: gemini, api: gemini, url: "{url}", secret: MODEL_KEY}}
+"""
+"""Settings with the prices of the installed table."""
+
+MEND: Object = {
+    "scenarios": {
+        "default": {
+            "turns": [
+                {
+                    "thinking": "Look first.",
+                    "text": "I will look at the file.",
+                    "actions": [{"read": "adder.py"}],
+                    "usage": {"input": 12, "cache_write": 9000, "output": 60, "reasoning": 10},
+                },
+                {
+                    "text": "The operator is wrong.",
+                    "actions": [
+                        {
+                            "edit": {
+                                "path": "adder.py",
+                                "old": "    return a - b",
+                                "new": "    return a + b",
+                            }
+                        }
+                    ],
+                    "usage": {"input": 15, "cache_read": 9000, "cache_write": 300, "output": 90},
+                },
+                {
+                    "actions": [{"run": "python3 -B check.py"}],
+                    "usage": {"input": 9, "cache_read": 9420, "cache_write": 150, "output": 70},
+                },
+                {
+                    "text": "Fixed add().\n\nKnown limitations: only integers were tried.",
+                    "usage": {"input": 9, "cache_read": 9570, "cache_write": 100, "output": 30},
+                },
+            ]
+        }
+    }
+}
+"""Looks at the repository, mends it, checks it, and states a limitation."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelYard:
     """See the module."""

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from forkyard import connect_blocking
-from model_yard import CANARY, ModelYard, model_yard
+from model_yard import CANARY, MEND, TABLE_PRICES, ModelYard, model_yard
 from projects import forkyard
 from real_agents import provide
-from scripted_model.shapes import Object
 
 MODELS = {
     "claude-code": "claude-sonnet-4-5",
@@ -21,53 +20,12 @@ MODELS = {
     "gemini": "gemini-2.5-pro",
     "mini-swe-agent": "gpt-4o",
 }
-GATEWAY = """\
-providers:
-  - {{name: anthropic, api: anthropic, url: "{url}", secret: MODEL_KEY}}
-  - {{name: openai, api: openai, url: "{url}", secret: MODEL_KEY}}
-  - {{name: gemini, api: gemini, url: "{url}", secret: MODEL_KEY}}
-"""
-MEND: Object = {
-    "scenarios": {
-        "default": {
-            "turns": [
-                {
-                    "thinking": "Look first.",
-                    "text": "I will look at the file.",
-                    "actions": [{"read": "adder.py"}],
-                    "usage": {"input": 12, "cache_write": 9000, "output": 60, "reasoning": 10},
-                },
-                {
-                    "text": "The operator is wrong.",
-                    "actions": [
-                        {
-                            "edit": {
-                                "path": "adder.py",
-                                "old": "    return a - b",
-                                "new": "    return a + b",
-                            }
-                        }
-                    ],
-                    "usage": {"input": 15, "cache_read": 9000, "cache_write": 300, "output": 90},
-                },
-                {
-                    "actions": [{"run": "python3 -B check.py"}],
-                    "usage": {"input": 9, "cache_read": 9420, "cache_write": 150, "output": 70},
-                },
-                {
-                    "text": "Fixed add().\n\nKnown limitations: only integers were tried.",
-                    "usage": {"input": 9, "cache_read": 9570, "cache_write": 100, "output": 30},
-                },
-            ]
-        }
-    }
-}
 
 
 @pytest.fixture(scope="module")
 def yard(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelYard]:
     """Give a yard with every agent installed."""
-    with model_yard(module_home, tmp_path_factory.mktemp("real"), MEND, GATEWAY) as made:
+    with model_yard(module_home, tmp_path_factory.mktemp("real"), MEND, TABLE_PRICES) as made:
         provide(module_home, *MODELS)
         yield made
 
