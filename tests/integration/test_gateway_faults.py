@@ -188,6 +188,47 @@ def test_nothing_is_billed_when_the_provider_cannot_be_reached(home: Path) -> No
     asyncio.run(go())
 
 
+def test_no_prompt_is_sent_when_the_provider_has_no_key(home: Path, tmp_path: Path) -> None:
+    """It would be refused there; the agent is told here, and the person in the ledger."""
+
+    async def go() -> None:
+        script = {"scenarios": {"default": {"toolless": True, "turns": [{"text": "x"}]}}}
+        with start_model(tmp_path, script) as model:  # type: ignore[arg-type] # plain JSON
+            async with yard(home, settings_for(model.url), {"OTHER": "sk-other"}) as made:
+                grant = grant_for()
+                handover = await made.let_in(grant)
+                assert await ask(handover.url("anthropic"), "hello") == 403
+                entries = await made.supervisor.revoke(grant.workspace)
+                assert [one.outcome for one in entries] == [PROVIDER]
+                assert entries[0].detail == "no key is set for provider anthropic"
+                assert model.billed() == ()
+
+    asyncio.run(go())
+
+
+def test_agents_are_served_again_when_broken_settings_are_mended(
+    home: Path, tmp_path: Path
+) -> None:
+    """A gateway that dies while its settings cannot be used is tried again until they can."""
+
+    async def go() -> None:
+        script = {"scenarios": {"default": {"toolless": True, "turns": [{"text": "x"}]}}}
+        with start_model(tmp_path, script) as model:  # type: ignore[arg-type] # plain JSON
+            async with yard(home, settings_for(model.url)) as made:
+                grant = grant_for()
+                handover = await made.let_in(grant)
+                assert await ask(handover.url("anthropic"), "hello") == 200
+                made.keys["MODEL_KEY"] = "not a key"
+                await made.kill()
+                waiting = asyncio.create_task(ask(handover.url("anthropic"), "hello"))
+                done, _ = await asyncio.wait([waiting], timeout=1.0)
+                assert not done
+                made.keys["MODEL_KEY"] = CANARY
+                assert await waiting == 200
+
+    asyncio.run(go())
+
+
 def test_a_websocket_is_refused_at_once_when_it_is_asked_for(home: Path) -> None:
     """Codex tries one first; the refusal must not wait for anything."""
 

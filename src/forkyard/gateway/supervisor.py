@@ -40,6 +40,7 @@ _HELLO_SECONDS = 10.0
 _CALL_SECONDS = 60.0
 _QUIT_SECONDS = 20.0
 _RETRY_SECONDS = 0.5
+_MOST_RETRY_SECONDS = 10.0
 _PROGRAM = (
     "import os, sys; sys.dont_write_bytecode = True; "
     "sys.path.insert(0, os.environ['FORKYARD_PACKAGE']); "
@@ -235,7 +236,11 @@ class Supervisor:
             if self._link is not None and self._link.is_open:
                 return self._link
             link = await self._adopt() or await self._begin()
-            await self._teach(link)
+            try:
+                await self._teach(link)
+            except BaseException:
+                await _end(link)
+                raise
             self._link = link
         self._keep()
         return link
@@ -260,6 +265,7 @@ class Supervisor:
 
     async def _keep_alive(self) -> None:
         """Start another gateway whenever one dies that somebody needs."""
+        wait = _RETRY_SECONDS
         while True:
             link = self._link
             if link is not None and link.reading is not None:
@@ -271,9 +277,11 @@ class Supervisor:
                 return
             try:
                 await self._linked()
+                wait = _RETRY_SECONDS
             except ForkyardError as error:
                 _log.warning("There is no gateway: %s", error.message)
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, _MOST_RETRY_SECONDS)
 
     async def _adopt(self) -> _Link | None:
         """Connect to a gateway that lives; one of another version is told to end first."""
