@@ -10,7 +10,7 @@ from aiohttp import web
 from forkyard.gateway import answers
 from forkyard.gateway.admission import Admission
 from forkyard.gateway.interface import Outcome, Provider
-from forkyard.gateway.protocols import content_coding, routing
+from forkyard.gateway.protocols import content_coding, json_body, routing
 from forkyard.gateway.protocols.interface import (
     Answer,
     Local,
@@ -26,7 +26,8 @@ from forkyard.model.budget import Grant
 BODY_SECONDS = 60.0
 """Within which a whole body has to come; it comes from the same machine."""
 _OFF_LOOP_BYTES = 512 * 1024
-"""Parsing more than this would hold up everybody's streams."""
+_OFF_LOOP_MARKS = 5_000
+"""Parsing more than these would hold up everybody's streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class Intake:
             return protocol.rebuild(route, head, decoded, policy)
 
         try:
-            if len(body) > _OFF_LOOP_BYTES or encoding:
+            if len(body) > _OFF_LOOP_BYTES or encoding or json_body.marks(body) > _OFF_LOOP_MARKS:
                 rebuilt = await asyncio.to_thread(build)
             else:
                 rebuilt = build()
