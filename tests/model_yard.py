@@ -138,9 +138,15 @@ class ModelYard:
             assert done.returncode == code, done.stderr + done.stdout
         return run_result(done)
 
-    def submit(self, agents: str, *, limits: str = "") -> str:
-        """Submit such a task; give the run's id."""
-        done = forkyard("run", self.task(agents, limits), "--detach", directory=self.folder)
+    def submit(self, agents: str, *, limits: str = "", failpoint: str = "") -> str:
+        """Submit such a task, to a server that dies at a failpoint if asked; give the run's id."""
+        armed = {"FORKYARD_FAILPOINT": failpoint} if failpoint else {}
+        if failpoint:
+            with connect_blocking() as client:
+                client.stop_server()
+        done = forkyard(
+            "run", self.task(agents, limits), "--detach", directory=self.folder, variables=armed
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().splitlines()[-1]
 

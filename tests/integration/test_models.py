@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forkyard import connect_blocking
+from leftovers import processes
 from model_yard import ASK_AND_FIX, CANARY, ModelYard, command_agent, model_yard
 from projects import FIX, attempts, forkyard, run_result
 
@@ -142,6 +143,32 @@ def test_agent_goes_on_when_the_server_is_killed_in_mid_run(yard: ModelYard) -> 
     assert one["evaluation"]["verdict"] == "solved"
     assert one["usage"]["requests"] == yard.billed()[0] - before[0] == 2
     assert one["usage"]["output_tokens"] == 2 * 70
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        pytest.param("C02", id="workspace-named"),
+        pytest.param("C07", id="let-in-and-sandbox-live"),
+        pytest.param("C11", id="agent-over"),
+        pytest.param("C21", id="account-closed"),
+        pytest.param("C12", id="sandbox-stopped"),
+    ],
+)
+def test_everything_is_counted_once_when_the_server_dies_on_the_way(
+    yard: ModelYard, failpoint: str
+) -> None:
+    """One agent, one bill, whatever the journal held at that moment."""
+    before = yard.billed()
+    run = yard.submit(command_agent(ASK_AND_FIX), failpoint=failpoint)
+    holder = int(yard.layout.lock.read_text().split()[1])
+    yard.wait_until(lambda: holder not in processes())
+    one = attempts(yard.result(run))["mine"]
+
+    assert one["state"] == "finished", one
+    assert one["evaluation"]["verdict"] == "solved"
+    assert one["usage"]["requests"] == yard.billed()[0] - before[0] == 1
+    assert one["usage"]["output_tokens"] == 70
 
 
 def test_agent_waits_and_goes_on_when_the_gateway_is_killed_in_mid_run(yard: ModelYard) -> None:
