@@ -42,7 +42,8 @@ from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet
 from forkyard.workspace.layers import Layers
-from forkyard.workspace.sandboxes import SANDBOX_GONE, UP, Names, Sandboxes
+from forkyard.workspace.recovery import Recovery
+from forkyard.workspace.sandboxes import UP, Names, Sandboxes
 from forkyard.workspace.slots import Slots
 from forkyard.workspace.spares import Kind, Spares
 
@@ -106,6 +107,9 @@ class Workspaces:
                 ),
                 *(spare.slot for spare in journal.state.spares.values()),
             ]
+        )
+        self._recovery = Recovery(
+            sandboxes=self._sandboxes, execs=self._execs, layers=self.layers, layout=layout
         )
         self._spares = Spares(journal, fleet, self.layers, layout, self._slots, clock)
         self.layers.prepare()
@@ -420,47 +424,20 @@ class Workspaces:
             yield self.get(workspace)
 
     async def recover(self) -> None:
-        """Make rows and machine agree after a start; a second time changes nothing.
-
-        A live sandbox is adopted; a row whose sandbox is gone is stopped, and says so; what no
-        row owns is ended and removed.
-        """
-        state = self.journal.state
+        """Make rows and machine agree after a start; a second time changes nothing."""
         await self._spares.recover()
-        found = {s.workspace: s.epoch for s in await self.fleet.running()}
-        for workspace, epoch in found.items():
-            row = state.workspaces.get(workspace)
-            if row is None or row.epoch != epoch or row.state not in UP:
-                await self.fleet.stop(workspace, epoch=epoch)
-        for row in list(state.workspaces.values()):
+        found = await self._recovery.end_ownerless()
+        for row in list(self.journal.state.workspaces.values()):
             match row.state:
                 case WorkspaceState.STARTING | WorkspaceState.RUNNING:
-                    await self._recover_up(row, alive=found.get(row.id) == row.epoch)
+                    await self._recovery.adopt(row, is_alive=found.get(row.id) == row.epoch)
                 case WorkspaceState.STOPPING:
                     await self._stop(row.id)
                 case WorkspaceState.DELETING:
                     await self._delete(row.id)
                 case WorkspaceState.STOPPED | WorkspaceState.DELETED:
                     await self._execs.settle(row.id)
-        live = {w.id for w in state.workspaces.values() if w.state is not WorkspaceState.DELETED}
-        for path in self.layout.workspaces.iterdir():
-            if path.name not in live:
-                self.layers.discard(path)
-        await self.layers.empty_trash()
-
-    async def _recover_up(self, row: Workspace, *, alive: bool) -> None:
-        if self._sandboxes.is_live(row):
-            return
-        if not alive:
-            async with self._sandboxes.lock(row.id):
-                await self._sandboxes.take_down(row, trouble=SANDBOX_GONE)
-            await self._execs.settle(row.id)
-            return
-        self._sandboxes.adopt(row)
-        if row.state is WorkspaceState.STARTING:
-            running = replace(row, state=WorkspaceState.RUNNING)
-            await self.journal.append(running, "adopted", expect=row)
-        await self._execs.settle_recorded(row.id)
+        await self._recovery.remove_ownerless_folders()
 
     async def close(self, patience_seconds: float = 10.0) -> None:
         """Let changes finish; commands go on without us, and the next server finds them."""
