@@ -53,6 +53,7 @@ from forkyard.server.sessions import Sessions
 from forkyard.server.submission import Submission
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
+from forkyard.store.reserve import Reserve
 from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.agent_install import Agents, recipe_of, sweep
@@ -63,6 +64,9 @@ from forkyard.workspace.workspaces import Workspaces
 
 LOCK_PATIENCE_SECONDS = 15.0
 """A server that is just exiting lets go of the state directory within this time."""
+
+RESERVE_SECONDS = 60.0
+"""Between two looks whether the room for the journal that was given up can be kept again."""
 
 STREAMS = ("stdout", "stderr")
 
@@ -215,6 +219,7 @@ async def assemble(
     watching = [
         asyncio.create_task(sessions.run(), name="sessions"),
         asyncio.create_task(garbage.run(), name="garbage"),
+        asyncio.create_task(_tend(Reserve(layout.reserve)), name="reserve"),
     ]
     try:
         yield Services(
@@ -250,6 +255,13 @@ async def assemble(
         await fleet.close()
 
 
+async def _tend(reserve: Reserve) -> None:
+    """Keep room for the journal again once there is some."""
+    while True:
+        await asyncio.sleep(RESERVE_SECONDS)
+        await asyncio.to_thread(reserve.keep)
+
+
 def _value(secrets: Secrets, name: str) -> str | None:
     try:
         return secrets.get(name)
@@ -263,15 +275,20 @@ def open_journal(layout: Layout, clock: Clock) -> Journal:
     Raises:
         StoreError: Held by a live server, damaged, or of another format.
     """
+    reserve = Reserve(layout.reserve)
+    reserve.release_when_full()
     prepare(layout)
     deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
     while True:
         try:
-            return Journal.open(layout.database, clock)
+            journal = Journal.open(layout.database, clock, reserve=reserve)
         except StoreError as error:
             if "held by" not in error.message or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+        else:
+            reserve.keep()
+            return journal
 
 
 def prepare(layout: Layout) -> None:

@@ -5,6 +5,7 @@ On-disk format (version 1), all below the state directory, mode 0700::
     format                        the version, one line
     state.db                      journal and projections (SQLite, WAL)
     state.lock                    flock of the one server
+    reserve                       room kept for the journal, given up on a full disk
     run/api.sock                  HTTP API          run/fleet.sock   fork-server
     run/gateway.sock              the gateway's control socket
     server.log                    gateway.log
@@ -69,6 +70,11 @@ class Layout:
     def lock(self) -> Path:
         """Held by the one server."""
         return self.home / "state.lock"
+
+    @property
+    def reserve(self) -> Path:
+        """Room for the journal on a full disk."""
+        return self.home / "reserve"
 
     @property
     def run(self) -> Path:

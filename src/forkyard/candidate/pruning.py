@@ -8,15 +8,16 @@ changed are not in the store, so reachability stops at what is missing.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard.base.durable import sync_directory
-from forkyard.base.removal import move_to_trash
+from forkyard.base.removal import empty_trash, move_to_trash
 from forkyard.candidate.objects import ObjectStore
 
 GRACE_SECONDS = 3600.0
@@ -95,24 +96,25 @@ class Pruner:
         freed = [*self._bases(needed, cutoff), *self._strays(cutoff), *self._loose(keep, cutoff)]
         useless = [pack for pack in packs if not keep.intersection(pack.objects)]
         mixed = [pack for pack in packs if keep.intersection(pack.objects)]
-        gone = [*useless]
-        if self._is_worth_it(mixed, keep):
-            if not is_dry:
-                await self._write_anew(mixed, keep)
-            gone += mixed
         told = [Freed(what=str(path), size_bytes=_size(path)) for path in freed]
-        for pack in gone:
-            waste = sum(size for oid, size in pack.objects.items() if oid not in keep)
-            size = sum(map(_size, pack.files)) if pack in useless else waste
-            if size or pack in useless:
-                told.append(Freed(what=str(pack.index.with_suffix(".pack")), size_bytes=size))
+        told += [_freed(pack, sum(map(_size, pack.files))) for pack in useless]
         if not is_dry:
+            # This first: on a full disk it makes the room for what comes.
             async with self._store.packing:
-                for pack in gone:
+                for pack in useless:
                     _remove_pack(pack, trash)
                 for path in freed:
-                    if path.exists() and path.stat().st_mtime < cutoff:
+                    if _is_old(path, cutoff):
                         move_to_trash(path, trash)
+            await asyncio.to_thread(empty_trash, trash)
+        if self._is_worth_it(mixed, keep):
+            wastes = [_waste(pack, keep) for pack in mixed]
+            told += [_freed(p, waste) for p, waste in zip(mixed, wastes, strict=True) if waste]
+            if not is_dry:
+                await self._write_anew(mixed, keep)
+                async with self._store.packing:
+                    for pack in mixed:
+                        _remove_pack(pack, trash)
         return tuple(told)
 
     def _packs(self) -> Iterator[_Pack]:
@@ -234,6 +236,14 @@ def _remove_pack(pack: _Pack, trash: Path) -> None:
         move_to_trash(path, trash)
 
 
+def _waste(pack: _Pack, keep: set[str]) -> int:
+    return sum(size for oid, size in pack.objects.items() if oid not in keep)
+
+
+def _freed(pack: _Pack, size: int) -> Freed:
+    return Freed(what=str(pack.index.with_suffix(".pack")), size_bytes=size)
+
+
 def _is_old(path: Path, cutoff: float) -> bool:
     try:
         return path.lstat().st_mtime < cutoff
@@ -246,8 +256,3 @@ def _size(path: Path) -> int:
         return path.lstat().st_blocks * 512
     except FileNotFoundError:
         return 0
-
-
-def total(freed: Iterable[Freed]) -> int:
-    """Add up what went."""
-    return sum(one.size_bytes for one in freed)

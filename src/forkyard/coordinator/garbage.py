@@ -136,9 +136,12 @@ class Garbage:
                 told.append(Removed(kind=kind, name=self._name(path), size_bytes=await _size(path)))
                 if not is_dry:
                     await asyncio.to_thread(move_to_trash, path, self.layout.trash)
-            told += await self._prune(state, is_dry=is_dry)
             told += await self._roots(is_dry=is_dry)
+            if not is_dry:
+                # Before the store: writing a pack anew needs room.
+                await asyncio.to_thread(empty_trash, self.layout.trash)
             failpoint("G02")
+            told += await self._prune(state, is_dry=is_dry)
             if not is_dry:
                 await asyncio.to_thread(empty_trash, self.layout.trash)
                 await asyncio.to_thread(write_file, self._stamp, b"")

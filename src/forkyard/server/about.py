@@ -14,6 +14,7 @@ from forkyard.errors import ConflictError
 from forkyard.server.services import Services
 from forkyard.server.table import Call, bad_query
 from forkyard.server.views import active, event_bytes, event_view
+from forkyard.store.reserve import Reserve
 from forkyard.wire.schema import (
     API_VERSION,
     DoctorReport,
@@ -46,11 +47,12 @@ async def doctor(call: Call) -> DoctorReport:
     """Say what isolation is in force, by really starting a container."""
     isolation = await call.services.fleet.isolation()
     home = call.services.layout.home
+    full = await asyncio.to_thread(Reserve(call.services.layout.reserve).trouble)
     return DoctorReport(
         runtime=isolation.runtime,
         storage_mode=isolation.storage_mode,
         protections=dict(isolation.protections),
-        problems=list(isolation.problems),
+        problems=[*isolation.problems, *([] if full is None else [full])],
         notes=list(isolation.notes),
         digest=isolation.digest,
         home=str(home),

@@ -229,6 +229,11 @@ def _refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(msg, hint="Use the version of Forkyard that wrote it, or a newer one.")
 
 
+def is_full(error: sqlite3.Error) -> bool:
+    """Say whether SQLite was refused for want of room."""
+    return (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_FULL
+
+
 def store_error(action: str, error: sqlite3.Error | OSError) -> StoreError:
     """Say in our words what SQLite or the kernel refused."""
     code = getattr(error, "sqlite_errorcode", 0) or 0

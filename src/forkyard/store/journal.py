@@ -23,8 +23,9 @@ from typing import Self
 from forkyard.base.clock import Clock
 from forkyard.errors import ConflictError, ForkyardError, InternalError, StoreError
 from forkyard.model.events import Entity, Event
-from forkyard.store.database import ServerLock, connect, open_database, store_error
+from forkyard.store.database import ServerLock, connect, is_full, open_database, store_error
 from forkyard.store.projections import State, decode, encode, fold, key_of
+from forkyard.store.reserve import Reserve
 
 MOST_PER_COMMIT = 256
 """Bounds how long one slow batch holds back the answer to its first member."""
@@ -75,6 +76,7 @@ class Journal:
         connection: sqlite3.Connection,
         epoch: int,
         lock: ServerLock,
+        reserve: Reserve | None = None,
     ) -> None:
         """Read the newest values and start the writer; use `open` instead."""
         self.epoch = epoch
@@ -83,6 +85,7 @@ class Journal:
         self._clock = clock
         self._connection = connection
         self._lock = lock
+        self._reserve = reserve
         self._newest: dict[tuple[str, str], Entity] = {}
         rows = connection.execute("SELECT kind, body FROM entities ORDER BY born")
         for kind, body in rows:
@@ -105,13 +108,21 @@ class Journal:
         self._writer.start()
 
     @classmethod
-    def open(cls, database: Path, clock: Clock, *, allow_volatile: bool = False) -> Self:
+    def open(
+        cls,
+        database: Path,
+        clock: Clock,
+        *,
+        allow_volatile: bool = False,
+        reserve: Reserve | None = None,
+    ) -> Self:
         """Take the lock beside the database, open it, check it, and read the state.
 
         Args:
             database: The file; its lock is the same name with the suffix ``.lock``.
             clock: For the times that people read.
             allow_volatile: Allow a file system in memory; for tests.
+            reserve: Given up when the disk is full, here and while the journal is open.
 
         Raises:
             StoreError: Held by another server, damaged, too new, or on an unfit file system.
@@ -125,7 +136,12 @@ class Journal:
             connection, epoch = open_database(database, allow_volatile=allow_volatile)
             try:
                 return cls(
-                    database=database, clock=clock, connection=connection, epoch=epoch, lock=lock
+                    database=database,
+                    clock=clock,
+                    connection=connection,
+                    epoch=epoch,
+                    lock=lock,
+                    reserve=reserve,
                 )
             except BaseException:
                 connection.close()
@@ -277,19 +293,15 @@ class Journal:
                 return
 
     def _commit(self, batch: list[_Request]) -> None:
-        overlay: dict[tuple[str, str], Entity] = {}
         try:
-            if self._broken is not None:
-                raise self._broken
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._transact(batch)
+            except sqlite3.Error as error:
+                if not is_full(error) or self._reserve is None or not self._reserve.release():
+                    raise
                 for request in batch:
-                    self._insert(request, overlay)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+                    request.events, request.error = (), None
+                self._transact(batch)
         except (sqlite3.Error, StoreError) as error:
             refused = store_error("write", error) if isinstance(error, sqlite3.Error) else error
             if getattr(error, "sqlite_errorcode", None) in _FSYNC_FAILED:
@@ -302,7 +314,20 @@ class Journal:
                 if request.error is None:
                     request.error = refused
                 request.events = ()
-            return
+
+    def _transact(self, batch: list[_Request]) -> None:
+        overlay: dict[tuple[str, str], Entity] = {}
+        if self._broken is not None:
+            raise self._broken
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            for request in batch:
+                self._insert(request, overlay)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
         self._newest.update(overlay)
 
     def _insert(self, request: _Request, overlay: dict[tuple[str, str], Entity]) -> None:
