@@ -159,7 +159,6 @@ class Upstream:
             aiohttp.ClientError: It could not be reached, or broke off.
         """
         headers = list(rebuilt.headers)
-        headers.append(("accept-encoding", "identity"))
         if key is not None:
             headers += protocol.key_headers(key.reveal())
         return await self._session(workspace).request(
