@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 from collections.abc import AsyncIterator
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import zstandard
 
 from forkyard.gateway.interface import LedgerEntry, Outcome
+from forkyard.model.budget import Budget
 from forkyard.model.workspace import GATEWAY_USER_ID
 from gateways import PATIENCE, Handover, Yard, grant_for, settings_for, yard
 from scripted_model.ledger import Bill
@@ -309,6 +312,52 @@ def test_an_answer_is_read_on_and_exact_when_its_agent_goes_away(
             assert [one.outcome for one in entries] == [Outcome.CLIENT_GONE]
             assert not entries[0].is_estimated
             assert entries[0].status is None
+            assert tokens_of(entries) == billed_of(model.billed())
+
+    asyncio.run(go())
+
+
+def test_what_costs_nothing_is_passed_on_and_booked_nowhere_when_it_is_asked(
+    home: Path, tmp_path: Path
+) -> None:
+    """Lists of models and counts of tokens need no budget."""
+
+    async def go() -> None:
+        async with station(home, tmp_path) as (made, _, client):
+            grant = grant_for(run_budget=Budget(tokens=1))
+            handover = await made.let_in(grant)
+            base = handover.url("anthropic")
+            async with client.get(f"{base}/v1/models") as answer:
+                assert answer.status == 200, await answer.text()
+            count = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "a"}]}
+            async with client.post(f"{base}/v1/messages/count_tokens", json=count) as answer:
+                assert answer.status == 200, await answer.text()
+                assert "input_tokens" in await answer.json()
+            assert await made.supervisor.revoke(grant.workspace) == ()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_compressed_body_is_understood_when_its_header_says_so(
+    home: Path, tmp_path: Path, encoding: str
+) -> None:
+    """Codex compresses with zstd; upstream it goes plain."""
+
+    async def go() -> None:
+        async with station(home, tmp_path) as (made, model, client):
+            grant = grant_for()
+            handover = await made.let_in(grant)
+            plain = json.dumps(body_of("responses", "hello", stream=True)).encode()
+            packed = gzip.compress(plain) if encoding == "gzip" else zstandard.compress(plain)
+            async with client.post(
+                address_of(handover, "responses", stream=True),
+                data=packed,
+                headers={"content-encoding": encoding, "content-type": "application/json"},
+            ) as answer:
+                assert answer.status == 200, await answer.text()
+                assert b"response.completed" in await answer.read()
+            entries = await made.supervisor.revoke(grant.workspace)
             assert tokens_of(entries) == billed_of(model.billed())
 
     asyncio.run(go())
