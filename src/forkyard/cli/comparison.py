@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from forkyard.cli.output import clean, say, seconds, short, style, table
-from forkyard.cli.progress import agent_name, budget_of, spent
+from forkyard.cli.progress import agent_name, budget_of, spent, standing
 from forkyard.errors import (
     AgentError,
     EvaluationError,
@@ -175,8 +175,8 @@ def _reasons(attempt: AttemptInfo, places: dict[str, RankedInfo]) -> list[str]:
     if candidate is not None:
         reasons += candidate.problems
     trouble = None if attempt.evaluation is None else attempt.evaluation.trouble
-    for text in (trouble, attempt.trouble, attempt.detail):
-        if text is not None and not any(text in told for told in reasons):
+    for text in (trouble, attempt.trouble, attempt.detail, standing(attempt)):
+        if text and not any(text in told for told in reasons):
             reasons.append(text)
     return [_shortened(text) for text in dict.fromkeys(reasons)]
 
