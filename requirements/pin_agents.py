@@ -129,7 +129,9 @@ async def main() -> None:
             packages = [await pin_one(one, Path(scratch)) for one in wanted.get("packages", ())]
             if "resolve" in wanted:
                 packages += await resolve(wanted["resolve"], Path(scratch))
-        said = {key: wanted[key] for key in ("version", "program", "needs") if key in wanted}
+        said = {
+            key: wanted[key] for key in ("version", "program", "library", "needs") if key in wanted
+        }
         recipe = said | {"packages": packages}
         target = RECIPES / f"{name.replace('-', '_')}.json"
         target.write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")

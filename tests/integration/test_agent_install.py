@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,22 @@ from real_agents import ARCHIVES, fetch, provide
 pytestmark = pytest.mark.anyio
 
 
-def recipe_in(folder: Path, *, version: str = "1.0", program: str = "bin/tool") -> Recipe:
+def recipe_in(
+    folder: Path,
+    *,
+    version: str = "1.0",
+    program: str = "bin/tool",
+    files: dict[str, bytes] | None = None,
+) -> Recipe:
     """Make an archive of one program, and pin it."""
+    held = {"package/bin/tool": b"text", "package/lib/data": b"text", **(files or {})}
     folder.mkdir(exist_ok=True)
     file = folder / f"tool-{version}.tgz"
     with tarfile.open(file, "w:gz") as archive:
-        for name in ("package/bin/tool", "package/lib/data"):
+        for name, content in held.items():
             member = tarfile.TarInfo(name)
-            member.size, member.mode = 4, 0o755 if "bin" in name else 0o600
-            archive.addfile(member, io.BytesIO(b"text"))
+            member.size, member.mode = len(content), 0o755 if "bin" in name else 0o600
+            archive.addfile(member, io.BytesIO(content))
     package = Package(
         registry="npm",
         name="tool",
@@ -149,6 +157,20 @@ async def test_damage_is_found_when_a_file_is_changed_missing_or_new(tmp_path: P
     assert "bin/tool has other contents" in found
     assert "lib/data cannot be read" in found
     assert "new does not belong there" in found
+
+
+async def test_modules_are_compiled_when_an_agent_brings_a_library(tmp_path: Path) -> None:
+    """No attempt has to do it, none of them is run, and they are looked after like the rest."""
+    agents = Agents(Layout(tmp_path / "home"))
+    recipe = recipe_in(tmp_path / "source", files={"package/lib/a.py": b"raise SystemExit(9)\n"})
+
+    made = await install(agents, replace(recipe, library="lib"), tmp_path / "source")
+    compiled = next((made.folder / "lib" / "__pycache__").iterdir())
+
+    assert compiled.name.startswith("a.cpython-")
+    assert await agents.damage(made) == ()
+    compiled.write_bytes(b"evil")
+    assert len(await agents.damage(made)) == 1
 
 
 async def test_leftovers_are_swept_when_an_installation_was_killed(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class Recipe:
     packages: tuple[Package, ...]
     program: str
     """Path of the executable below the agent's folder."""
+    library: str = ""
+    """Folder of Python modules below the agent's, compiled when it is installed; empty: none."""
     needs: str = ""
     """What it needs of the image, for a person; empty: nothing."""
 

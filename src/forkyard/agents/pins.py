@@ -24,6 +24,7 @@ def recipe_of(text: str) -> Recipe:
     return Recipe(
         version=found["version"],
         program=found["program"],
+        library=found.get("library", ""),
         needs=found.get("needs", ""),
         packages=tuple(
             Package(

@@ -28,12 +28,17 @@ from forkyard.config import Layout
 from forkyard.errors import ConfigError, NotFoundError, WorkspaceError
 from forkyard.model.workspace import ReadOnlyMount
 from forkyard.workspace.agent_archives import Abandoned, Unpacker, refuse_other
+from forkyard.workspace.agent_contents import (
+    CONTENTS,
+    compile_library,
+    damage_of,
+    write_contents,
+)
 from forkyard.workspace.agent_fetch import Fetcher
 
 MACHINE = "x86_64"
 """The only one that agents are pinned for."""
 _NEW = ".new-"
-_CONTENTS = "contents.json"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -198,7 +203,7 @@ class Agents:
         Returns:
             What is wrong; empty: nothing.
         """
-        return await asyncio.to_thread(_damage, agent.folder)
+        return await asyncio.to_thread(damage_of, agent.folder)
 
     def others(self, driver: str) -> tuple[str, ...]:
         """Name the folders of an agent's other versions; running workspaces may still use them."""
@@ -216,7 +221,7 @@ class Agents:
     def _find(self, name: str, recipe: Recipe) -> InstalledAgent | None:
         digest = digest_of(recipe)
         place = self._layout.agents / f"{name}-{recipe.version}-{digest}"
-        if not (place / _CONTENTS).is_file():
+        if not (place / CONTENTS).is_file():
             return None
         return InstalledAgent(
             driver=name, version=recipe.version, digest=digest, folder=place / "files"
@@ -253,6 +258,9 @@ class Agents:
                 _refuse_missing(name, recipe, archives)
                 announce(f"unpacking {name} {recipe.version}")
                 await _in_thread(_unpack, recipe, archives, scratch / "made")
+                if recipe.library:
+                    announce(f"compiling {name}")
+                    await compile_library(scratch / "made", recipe.library)
                 self._publish(name, recipe, scratch / "made")
             finally:
                 await asyncio.to_thread(remove_tree, scratch, self._layout.trash)
@@ -291,7 +299,7 @@ class Agents:
         try:
             made.rename(place)
         except OSError:
-            if not (place / _CONTENTS).is_file():
+            if not (place / CONTENTS).is_file():
                 raise
         sync_directory(self._layout.agents)
 
@@ -345,43 +353,7 @@ def _unpack(recipe: Recipe, archives: Path, made: Path, stop: threading.Event) -
         raise WorkspaceError(f"cannot install {recipe.program}: no archive holds it")
     for folder, _, _ in os.walk(files):
         Path(folder).chmod(0o755)
-    contents = json.dumps({one.path: [one.sha256, one.size] for one in unpacker.files})
-    (made / _CONTENTS).write_text(contents)
-
-
-def _damage(folder: Path) -> tuple[str, ...]:
-    try:
-        contents: dict[str, tuple[str, int]] = json.loads(
-            (folder.parent / _CONTENTS).read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError) as error:
-        return (f"its list of contents cannot be read: {error}",)
-    wrong = [
-        problem
-        for path, (sha256, size) in contents.items()
-        if (problem := _wrong(folder / path, path, sha256, size)) is not None
-    ]
-    known = set(contents)
-    for place, _, names in os.walk(folder):
-        below = Path(place).relative_to(folder)
-        wrong += [
-            f"{below / name} does not belong there"
-            for name in names
-            if str(below / name) not in known
-        ]
-    return tuple(wrong)
-
-
-def _wrong(file: Path, path: str, sha256: str, size: int) -> str | None:
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    with os.fdopen(descriptor, "rb") as opened:
-        if os.fstat(descriptor).st_size != size:
-            return f"{path} has another size"
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    return None if found == sha256 else f"{path} has other contents"
+    write_contents(made, unpacker.files)
 
 
 async def _in_thread(
