@@ -11,12 +11,8 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
-import socket
-import struct
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard import __version__
@@ -25,9 +21,10 @@ from forkyard.config import Layout
 from forkyard.errors import ForkyardError, GatewayError
 from forkyard.gateway import messages
 from forkyard.gateway.interface import GatewaySettings, LedgerEntry, RunStatus
+from forkyard.gateway.link import QUIT_SECONDS, Link, end, peer, until_gone
 from forkyard.model.budget import Grant
 from forkyard.model.ids import RunId, WorkspaceId
-from forkyard.shim import kernel, protocol
+from forkyard.shim import protocol
 from forkyard.shim.protocol import Message
 
 Secrets = Callable[[str], str | None]
@@ -38,7 +35,6 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _START_SECONDS = 30.0
 _HELLO_SECONDS = 10.0
 _CALL_SECONDS = 60.0
-_QUIT_SECONDS = 20.0
 _RETRY_SECONDS = 0.5
 _MOST_RETRY_SECONDS = 10.0
 _PROGRAM = (
@@ -49,23 +45,6 @@ _PROGRAM = (
 """Isolated mode: nothing of the caller's folder or user settings is imported; no path as an
 argument, since everybody may read those."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Link:
-    """One connection to one gateway process."""
-
-    pid: int
-    ledger: str
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    asked: dict[int, asyncio.Future[object]] = field(default_factory=dict)
-    number: int = 0
-    reading: asyncio.Task[None] | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.reading is not None and not self.reading.done()
 
 
 class Supervisor:
@@ -85,7 +64,7 @@ class Supervisor:
         self._grants: dict[WorkspaceId, Grant] = {}
         self._statuses: dict[RunId, RunStatus] = {}
         self._followers: set[asyncio.Queue[RunStatus]] = set()
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._linking = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
@@ -183,7 +162,7 @@ class Supervisor:
                 await keeping
         link, self._link = self._link, None
         if link is not None:
-            await _end(link)
+            await end(link)
         self._reap()
 
     @property
@@ -211,7 +190,7 @@ class Supervisor:
                     ) from error
         raise AssertionError("unreachable")
 
-    async def _call(self, link: _Link, message: Message) -> object:
+    async def _call(self, link: Link, message: Message) -> object:
         link.number += 1
         number = link.number
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -230,7 +209,7 @@ class Supervisor:
         finally:
             link.asked.pop(number, None)
 
-    async def _linked(self) -> _Link:
+    async def _linked(self) -> Link:
         """Give the connection to a living gateway that knows everything; start one if need be."""
         async with self._linking:
             if self._link is not None and self._link.is_open:
@@ -239,13 +218,13 @@ class Supervisor:
             try:
                 await self._teach(link)
             except BaseException:
-                await _end(link)
+                await end(link)
                 raise
             self._link = link
         self._keep()
         return link
 
-    async def _teach(self, link: _Link) -> None:
+    async def _teach(self, link: Link) -> None:
         try:
             await self._call(link, self._configuration())
         except ConnectionError as error:
@@ -283,7 +262,7 @@ class Supervisor:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, _MOST_RETRY_SECONDS)
 
-    async def _adopt(self) -> _Link | None:
+    async def _adopt(self) -> Link | None:
         """Connect to a gateway that lives; one of another version is told to end first."""
         try:
             with protocol.short_path(str(self._layout.gateway_socket)) as path:
@@ -292,7 +271,7 @@ class Supervisor:
                 )
         except OSError:
             return None
-        pid = _peer(writer)
+        pid = peer(writer)
         try:
             writer.write(protocol.encode({"op": "hello", "version": __version__}))
             async with asyncio.timeout(_HELLO_SECONDS):
@@ -300,16 +279,16 @@ class Supervisor:
         except (OSError, TimeoutError, ValueError):
             hello = None
         if hello is not None and hello.get("version") == __version__:
-            link = _Link(pid=pid, ledger=str(hello.get("ledger")), reader=reader, writer=writer)
+            link = Link(pid=pid, ledger=str(hello.get("ledger")), reader=reader, writer=writer)
             link.reading = asyncio.get_running_loop().create_task(self._read(link))
             return link
         if hello is not None:
             writer.write(protocol.encode({"op": "quit", "id": 0}))
-        await _until_gone(pid, kill_after=_QUIT_SECONDS if hello is not None else 0.0)
+        await until_gone(pid, kill_after=QUIT_SECONDS if hello is not None else 0.0)
         writer.close()
         return None
 
-    async def _begin(self) -> _Link:
+    async def _begin(self) -> Link:
         self._children.add(
             start_detached(
                 [sys.executable, "-I", "-c", _PROGRAM],
@@ -342,7 +321,7 @@ class Supervisor:
                     continue
             self._children.discard(pid)
 
-    async def _read(self, link: _Link) -> None:
+    async def _read(self, link: Link) -> None:
         try:
             while line := await link.reader.readline():
                 self._heard(link, messages.message(line))
@@ -354,7 +333,7 @@ class Supervisor:
                 if not future.done():
                     future.set_exception(ConnectionResetError("the gateway is gone"))
 
-    def _heard(self, link: _Link, message: Message) -> None:
+    def _heard(self, link: Link, message: Message) -> None:
         if message.get("op") == "status":
             status = messages.read(RunStatus, message.get("run"))
             self._statuses[status.run] = status
@@ -383,41 +362,3 @@ def _rest(queue: asyncio.Queue[RunStatus]) -> list[RunStatus]:
     while not queue.empty():
         rest.append(queue.get_nowait())
     return rest
-
-
-async def _end(link: _Link) -> None:
-    link.writer.close()
-    if link.reading is not None:
-        link.reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await link.reading
-
-
-def _peer(writer: asyncio.StreamWriter) -> int:
-    connection = writer.get_extra_info("socket")
-    shape = struct.Struct("iII")
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, shape.size)
-    return int(shape.unpack(raw)[0])
-
-
-async def _until_gone(pid: int, *, kill_after: float) -> None:
-    """Wait for a process's end, and kill it when that takes too long."""
-    try:
-        descriptor = kernel.pidfd_open(pid)
-    except OSError:
-        return
-    loop = asyncio.get_running_loop()
-    gone = asyncio.Event()
-    loop.add_reader(descriptor, gone.set)
-    try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(kill_after):
-                await gone.wait()
-                return
-        kernel.pidfd_send_signal(descriptor, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_QUIT_SECONDS):
-                await gone.wait()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
