@@ -111,6 +111,7 @@ class CollectStep:
             agent,
             result,
             log_files(self.layout, attempt)[0],
+            mask=self.mask,
         )
         observed: dict[str, object] = {
             "exit_code": attempt.exit_code,

@@ -45,7 +45,12 @@ class Story:
 
 
 def read_story(
-    driver: AgentDriver, agent: AgentSpec, result: ExecResult | None, stdout: Path
+    driver: AgentDriver,
+    agent: AgentSpec,
+    result: ExecResult | None,
+    stdout: Path,
+    *,
+    mask: Callable[[bytes], bytes] = bytes,
 ) -> Story:
     """Read an agent's output.
 
@@ -54,10 +59,11 @@ def read_story(
         agent: Whose output it is.
         result: How its command ended; None: nobody knows.
         stdout: The file; one that is not there is empty.
+        mask: Takes secrets out of a line, since some of what is told goes into the journal.
     """
     try:
         with stdout.open("rb") as file:
-            trajectory = driver.trajectory(_lines(file))
+            trajectory = driver.trajectory(_lines(file, mask))
     except FileNotFoundError:
         trajectory = None
     except _STRANGE as error:
@@ -68,14 +74,14 @@ def read_story(
     return Story(told=told, trajectory=trajectory)
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
+def _lines(file: BinaryIO, mask: Callable[[bytes], bytes]) -> Iterator[str]:
     read = 0
     while read < MOST_BYTES:
         line = file.readline(LONGEST_LINE)
         if not line:
             return
         read += len(line)
-        yield line.decode("utf-8", "replace")
+        yield mask(line).decode("utf-8", "replace")
 
 
 def keep_story(

@@ -9,6 +9,7 @@ from pathlib import Path
 from forkyard.agents.claude_code import ClaudeCode
 from forkyard.agents.command import CommandDriver
 from forkyard.agents.trajectory import Trajectory
+from forkyard.base.masking import Masker
 from forkyard.coordinator import story
 from forkyard.coordinator.story import FILE_NAME, keep_story, read_story
 from forkyard.model.execution import ExecResult, StopReason
@@ -73,6 +74,17 @@ def test_secret_is_masked_when_the_trajectory_is_kept(tmp_path: Path) -> None:
     keep_story(tmp_path, found, {}, mask=lambda content: content.replace(b"only one", b"***"))
 
     assert "only one" not in (tmp_path / FILE_NAME).read_text()
+
+
+def test_secret_is_masked_when_a_claim_holds_it(tmp_path: Path) -> None:
+    """What the agent states goes into the journal, so it is masked before anybody reads it."""
+    masker = Masker({"KEY": "only one case."})
+    path = printed(tmp_path, *LINES)
+    found = read_story(ClaudeCode(), AGENT, RESULT, path, mask=masker.mask)
+
+    assert found.limitations == "[secret KEY]"
+    assert found.trajectory is not None
+    assert "only one" not in repr(found)
 
 
 def test_nothing_is_kept_when_nobody_can_read_the_output(tmp_path: Path) -> None:
