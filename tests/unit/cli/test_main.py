@@ -14,8 +14,8 @@ from forkyard.cli.main import root
 from forkyard.errors import ForkyardError
 
 HEAVY = (
-    "anyio", "asyncio", "fastapi", "httpx2", "pydantic", "rich", "sqlite3", "ssl", "starlette",
-    "uvicorn", "yaml",
+    "aiohttp", "anyio", "asyncio", "cryptography", "fastapi", "genai_prices", "httpx2", "pydantic",
+    "rich", "sqlite3", "ssl", "starlette", "uvicorn", "yaml", "zstandard",
 )  # fmt: skip
 VERBS = [
     "demo", "run", "status", "watch", "logs", "cancel", "retry", "regrade", "compare", "diff",
