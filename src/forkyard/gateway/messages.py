@@ -31,10 +31,10 @@ from forkyard.shim.protocol import Message
 Value = TypeVar("Value")
 
 
-_adapters: dict[object, TypeAdapter[object]] = {}
+_adapters: dict[type[object], TypeAdapter[object]] = {}
 
 
-def _adapter(kind: object) -> TypeAdapter[object]:
+def _adapter(kind: type[object]) -> TypeAdapter[object]:
     found = _adapters.get(kind)
     if found is None:
         found = _adapters[kind] = TypeAdapter(kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import pickle
-import sys
 
 import pytest
 
@@ -55,10 +54,9 @@ def test_masks_tracebacks_when_an_error_repeats_a_key() -> None:
     """The formatter sees the whole record, so nothing of it passes by."""
     ring = KeyRing()
     ring.replace({"KEY": CANARY})
-    try:
+    with pytest.raises(ValueError, match="invalid literal") as raised:
         int(CANARY)
-    except ValueError:
-        trouble = sys.exc_info()
+    trouble = (raised.type, raised.value, raised.tb)
     record = logging.LogRecord("n", logging.ERROR, "f", 1, "%s", (CANARY,), trouble)
     text = MaskingFormatter(ring).format(record)
     assert "invalid literal" in text
