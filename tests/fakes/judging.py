@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard.candidate import rules
+from forkyard.candidate.collector import Laid
 from forkyard.config import Layout
 from forkyard.errors import ForkyardError
 from forkyard.model.candidate import Candidate
@@ -163,7 +164,7 @@ class FakeYard:
 
     async def restore(
         self, workspace: Workspace, base: RecordedBase, patterns: Sequence[str]
-    ) -> None:
+    ) -> Laid:
         """Put protected files back, and take added ones away."""
         self._called("restore")
         assert base.tree
@@ -172,6 +173,7 @@ class FakeYard:
         for path in [path for path in files if rules.matches(path, named)]:
             del files[path]
         files |= {path: text for path, text in self.base.items() if rules.matches(path, named)}
+        return Laid()
 
     async def add_files(
         self, workspace: Workspace, files: Sequence[HeldOutFile], repository: str

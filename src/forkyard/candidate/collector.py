@@ -14,6 +14,7 @@ from forkyard.candidate.collect import CandidateMaker, Flags
 from forkyard.candidate.helper import WRITER, ask
 from forkyard.candidate.manifest import AttemptFacts
 from forkyard.candidate.objects import ObjectStore
+from forkyard.candidate.settings import MIXED_FILES
 from forkyard.candidate.take import Taker
 from forkyard.candidate.trees import EXECUTABLE, FILE
 from forkyard.candidate.walk import WalkLimits
@@ -35,6 +36,8 @@ class Laid:
     written: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     """Links, files or whole directories that stood in the way and are gone."""
+    settings: tuple[str, ...] = ()
+    """Files in which test runners' settings were put back, the rest left as it was."""
 
 
 class Collector:
@@ -135,8 +138,8 @@ class Collector:
     ) -> Laid:
         """Put protected paths back as the base has them, in a stopped workspace.
 
-        Besides the given patterns the test runners' own settings are put back. Changed and
-        deleted paths come back, added ones go away.
+        Besides the given patterns the test runners' own settings are put back, also those in
+        files that hold more. Changed and deleted paths come back, added ones go away.
 
         Raises:
             WorkspaceError: Trouble of ours.
@@ -146,6 +149,7 @@ class Collector:
             job["base"] = base.tree
             job["index"] = index
             job["patterns"] = [*patterns, *rules.RUNNER_FILES]
+            job["mixed"] = list(MIXED_FILES)
             return await _laid(job, (index,), f"restore protected files in {workspace.id}")
 
     async def add_files(
@@ -190,6 +194,7 @@ class Collector:
             "base": "",
             "index": -1,
             "patterns": [],
+            "mixed": [],
         }
 
 
@@ -199,4 +204,5 @@ async def _laid(job: WriteJob, descriptors: Sequence[int], what: str) -> Laid:
         removed=answers.words(answer, "removed"),
         written=answers.words(answer, "written"),
         replaced=answers.words(answer, "replaced"),
+        settings=answers.words(answer, "settings") if "settings" in answer else (),
     )

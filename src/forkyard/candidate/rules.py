@@ -37,14 +37,28 @@ CONTROL_FILES: tuple[str, ...] = (
 """Changed files that run code, or steer what does, when the tree is opened, built or merged."""
 
 RUNNER_FILES: tuple[str, ...] = (
-    "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py",
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini",
+    "setup.cfg", "sitecustomize.py",
     "usercustomize.py", "*.pth", "/pytest.py", "/_pytest/", "/unittest/", "noxfile.py",
     ".coveragerc", "jest.config.*", "vitest.config.*", "vitest.workspace.*", "karma.conf.*",
     ".mocharc*", "playwright.config.*", "phpunit.xml*", ".rspec",
 )  # fmt: skip
 """Test runners' own settings: the evaluation puts them back whatever the task protects.
 
-pyproject.toml, package.json and Makefile are not among them: honest fixes change them."""
+Of pyproject.toml and package.json, which honest fixes change, only the runners' settings are put
+back (`settings`); Makefile and its like are what `STEERING_FILES` tells of."""
+
+STEERING_FILES: tuple[str, ...] = (
+    "Makefile", "makefile", "GNUmakefile", "*.mk", "justfile", "Justfile", "Taskfile.y*ml",
+    "CMakeLists.txt", "*.cmake", "meson.build", "configure", "setup.py", "build.rs", ".cargo/",
+    "Cargo.toml", "go.mod", "go.work", "vendor/modules.txt", "build.gradle", "build.gradle.kts",
+    "settings.gradle*", "gradlew", "gradle/wrapper/", "pom.xml", "mvnw", ".mvn/",
+    "Directory.Build.*", "*.csproj", "Rakefile", "Gemfile", "composer.json", "mix.exs", "BUILD",
+    "BUILD.bazel", "WORKSPACE", "MODULE.bazel", ".bazelrc", ".npmrc", "babel.config.*",
+    ".babelrc*", "vite.config.*", "webpack.config.*",
+)  # fmt: skip
+"""Files that may decide what a check's command runs, and that honest fixes change: not put back,
+but a verdict says that they were changed."""
 
 
 @functools.lru_cache(maxsize=512)

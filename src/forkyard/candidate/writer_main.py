@@ -15,8 +15,9 @@ from typing import BinaryIO, TypedDict
 
 from forkyard.candidate import jail, rules
 from forkyard.candidate.reading import CHUNK_BYTES, LOOK, read_blob
+from forkyard.candidate.settings import MOST_BYTES, with_base_settings
 from forkyard.candidate.tree_writer import TreeWriter
-from forkyard.candidate.trees import EXECUTABLE, LINK, Entry, TreeIndex, mode_of
+from forkyard.candidate.trees import EXECUTABLE, FILE, LINK, Entry, TreeIndex, mode_of
 from forkyard.candidate.walk import Change, Walk
 from forkyard.candidate.walker_main import BASE_LIMITS, raw, text
 from forkyard.shim import kernel
@@ -40,6 +41,8 @@ class WriteJob(TypedDict):
     base: str
     index: int
     patterns: list[str]
+    mixed: list[str]
+    """Names of files of which only the runners' settings are put back."""
 
 
 def main() -> None:
@@ -137,15 +140,23 @@ def restore(
         raise RuntimeError("the base's layers do not hold the repository")
     hint = jail.open_repository(views.upper, job["repository"])
     if hint is None:
-        return {"removed": [], "written": []}
-    walk = RestoreWalk(TreeIndex(job["index"]), base, job["patterns"])
+        return {"removed": [], "written": [], "settings": []}
+    walk = RestoreWalk(TreeIndex(job["index"]), base, [*job["patterns"], *job["mixed"]])
     walk.run(repository, hint, bytes.fromhex(job["base"]))
     # a fifo in a protected file's place is two findings: the file is gone, and the fifo is there
-    wanted = {
+    found = {
         change.path: change
         for change in sorted(walk.found.changes, key=lambda change: change.old is not None)
-        if rules.matches(text(change.path), job["patterns"])
-        or (change.new is not None and change.new.mode == LINK)
+    }
+    settings = _restore_settings(job, found, writer, base, repository)
+    wanted = {
+        path: change
+        for path, change in found.items()
+        if path not in settings
+        and (
+            rules.matches(text(path), job["patterns"])
+            or LINK in {entry.mode for entry in (change.old, change.new) if entry is not None}
+        )
     }
     removed = [
         path
@@ -161,7 +172,53 @@ def restore(
     return {
         "removed": [text(path) for path in sorted(removed)],
         "written": [text(path) for path in written],
+        "settings": [text(path) for path in sorted(settings) if settings[path]],
     }
+
+
+def _restore_settings(
+    job: WriteJob, found: dict[bytes, Change], writer: TreeWriter, base: int, repository: int
+) -> dict[bytes, bool]:
+    """Put the runners' settings back in files that hold more; give which of them differed.
+
+    What is no ordinary file now, or was none in the base, is put back whole.
+    """
+    done: dict[bytes, bool] = {}
+    for path, change in found.items():
+        name = text(path.rpartition(b"/")[2])
+        if name not in job["mixed"] or rules.matches(text(path), job["patterns"]):
+            continue
+        old, new = change.old, change.new
+        if old is not None and old.mode == LINK:
+            continue  # what it leads to is the base's own choice
+        before = None if old is None else _content(base, path, old.mode)
+        if new is not None and new.mode not in _ORDINARY:
+            content, differs = before, True
+        else:
+            now = None if new is None else _content(repository, path, new.mode)
+            content = with_base_settings(name, now, before)
+            differs = content != now
+        done[path] = differs
+        if not differs:
+            continue
+        if content is None:
+            writer.remove(path)
+        else:
+            mode = EXECUTABLE if new is not None and new.mode == EXECUTABLE else FILE
+            permissions = 0o755 if mode == EXECUTABLE else 0o644
+            writer.write(path, mode, permissions, iter((content,)))
+    return done
+
+
+_ORDINARY = frozenset({FILE, EXECUTABLE})
+
+
+def _content(root: int, path: bytes, mode: int) -> bytes:
+    """Read a file; one that is too large for a settings file is cut, and so never read as one."""
+    size, chunks = read_blob(root, path, mode)
+    if size > MOST_BYTES:
+        return bytes(MOST_BYTES + 1)
+    return b"".join(chunks)
 
 
 def _from_base(base: int, path: bytes, old: Entry) -> tuple[int, Iterator[bytes]]:

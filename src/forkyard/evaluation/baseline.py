@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forkyard.model.verdict import Baseline, Check, CheckRun, CheckState, ReportFormat
+from forkyard.model.verdict import Baseline, Check, CheckRun, CheckState, ReportFormat, TestOutcome
 
 
 def settle(checks: Sequence[Check], runs: Sequence[CheckRun]) -> Baseline:
@@ -37,4 +37,10 @@ def _trouble(check: Check, run: CheckRun) -> str | None:
         case CheckState.PASSED | CheckState.FAILED:
             if check.report is not ReportFormat.EXIT and not run.outcomes:
                 return f"check {check.name} reports no test on the base"
+            for test in check.must_fail:
+                outcome = run.outcomes.get(test, TestOutcome.MISSING)
+                if outcome is not TestOutcome.FAILED:
+                    return (
+                        f"test {test} of check {check.name} must fail; it is {outcome} on the base"
+                    )
             return None

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +95,7 @@ async def run_check(
         outcomes = await apart.read_apart(content)
     except junit.ReportError as error:
         return replace(run, state=CheckState.NO_REPORT, detail=str(error))
-    return by_report(run, result, outcomes)
+    return by_report(run, result, outcomes, must_fail=check.must_fail)
 
 
 def by_exit(run: CheckRun, result: ExecResult) -> CheckRun:
@@ -109,12 +110,22 @@ def by_exit(run: CheckRun, result: ExecResult) -> CheckRun:
     )
 
 
-def by_report(run: CheckRun, result: ExecResult, outcomes: dict[str, TestOutcome]) -> CheckRun:
-    """Judge a check by report and exit status: it passes only when both say so."""
+def by_report(
+    run: CheckRun,
+    result: ExecResult,
+    outcomes: dict[str, TestOutcome],
+    *,
+    must_fail: Sequence[str] = (),
+) -> CheckRun:
+    """Judge a check by report and exit status: it passes only when both say so.
+
+    A test that must fail is no failure, and excuses the exit status.
+    """
     if not outcomes:
         return replace(run, state=CheckState.NO_REPORT, detail="the report names no test")
-    failed = TestOutcome.FAILED in outcomes.values()
-    passed = result.exit_code == 0 and not failed
+    failing = {test for test, outcome in outcomes.items() if outcome is TestOutcome.FAILED}
+    excused = bool(failing.intersection(must_fail))
+    passed = not failing.difference(must_fail) and (result.exit_code == 0 or excused)
     return replace(
         run,
         state=CheckState.PASSED if passed else CheckState.FAILED,

@@ -22,7 +22,8 @@ from forkyard.config import Layout
 from forkyard.errors import EvaluationError, ForkyardError, StoreError
 from forkyard.evaluation.baseline import settle
 from forkyard.evaluation.checks import run_check
-from forkyard.evaluation.interface import JudgeWorkspaces, TreeKeeper
+from forkyard.evaluation.interface import JudgeWorkspaces, Restored, TreeKeeper
+from forkyard.evaluation.tamper import steering
 from forkyard.evaluation.verdict import Judgement, compare, of_nothing
 from forkyard.model.candidate import Candidate, CandidateStatus
 from forkyard.model.ids import EvaluationId, new_evaluation_id
@@ -86,7 +87,7 @@ class Evaluator:
         try:
             for number in range(1, repeats + 1 if task.checks else 1):
                 folder = kept / str(number)
-                runs += await self._judge(task, snapshot, None, owner=owner, out=folder)
+                runs += (await self._judge(task, snapshot, None, owner=owner, out=folder))[1]
                 settled = settle(task.checks, runs)
                 if settled.trouble is not None:
                     return settled
@@ -131,10 +132,14 @@ class Evaluator:
         """
         identity = evaluation_id or new_evaluation_id()
         judgement = _without_running(task, candidate, baseline)
+        told: tuple[str, ...] = ()
         if judgement is None:
             try:
-                runs = await self._judge(task, snapshot, candidate, owner=identity, out=out)
+                settings, runs = await self._judge(
+                    task, snapshot, candidate, owner=identity, out=out
+                )
                 judgement = compare(task.checks, baseline, runs)
+                told = steering(candidate, settings)
                 if candidate.result_tree == candidate.base_tree:
                     judgement = of_nothing(judgement)
             except StoreError:
@@ -150,24 +155,28 @@ class Evaluator:
             assurance=judgement.assurance,
             created_at=self._clock.now(),
             checks=judgement.checks,
-            reasons=judgement.reasons,
+            reasons=(*judgement.reasons, *told),
             trouble=judgement.trouble,
         )
 
     async def _judge(
         self, task: Task, snapshot: Snapshot, candidate: Candidate | None, *, owner: str, out: Path
-    ) -> list[CheckRun]:
+    ) -> tuple[tuple[str, ...], list[CheckRun]]:
+        """Give the files whose settings were put back at first, and the runs."""
         base = snapshot.base
         if base is None:
             msg = f"cannot judge task {task.name}: snapshot {snapshot.id} has no recorded base"
             raise EvaluationError(msg, hint="Take the snapshot of a workspace with a repository.")
         await asyncio.to_thread(make_directory, out)
         runs: list[CheckRun] = []
+        settings: tuple[str, ...] | None = None
         async with self._fork(task, snapshot, owner) as workspace:
             if candidate is not None:
                 await self._keeper.materialise(workspace, base, candidate)
             for check in task.checks:
-                await self._lay(task, workspace, base)
+                restored = await self._lay(task, workspace, base)
+                # Later ones are of what the checks' own code did.
+                settings = restored.settings if settings is None else settings
                 runs.append(
                     await run_check(
                         check,
@@ -179,12 +188,13 @@ class Evaluator:
                         masker=self._masker,
                     )
                 )
-        return runs
+        return settings or (), runs
 
-    async def _lay(self, task: Task, workspace: Workspace, base: RecordedBase) -> None:
-        await self._keeper.restore(workspace, base, task.protected)
+    async def _lay(self, task: Task, workspace: Workspace, base: RecordedBase) -> Restored:
+        restored = await self._keeper.restore(workspace, base, task.protected)
         if task.held_out:
             await self._keeper.add_files(workspace, task.held_out, base.repository)
+        return restored
 
     @asynccontextmanager
     async def _fork(self, task: Task, snapshot: Snapshot, owner: str) -> AsyncIterator[Workspace]:

@@ -56,6 +56,15 @@ class JudgeWorkspaces(Protocol):
         ...
 
 
+class Restored(Protocol):
+    """What was put back."""
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Files in which only the test runners' settings were put back."""
+        ...
+
+
 class TreeKeeper(Protocol):
     """Trusted hands in a stopped workspace's files."""
 
@@ -67,8 +76,8 @@ class TreeKeeper(Protocol):
 
     async def restore(
         self, workspace: Workspace, base: RecordedBase, patterns: Sequence[str]
-    ) -> object:
-        """Put paths that match, and the built-in protected ones, back as the base has them."""
+    ) -> Restored:
+        """Put paths that match, and test runners' settings, back as the base has them."""
         ...
 
     async def add_files(

@@ -6,8 +6,10 @@ told all the same, because a person wants to know who tried.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from forkyard.candidate import rules
-from forkyard.evaluation.verdict import names
+from forkyard.evaluation.words import names
 from forkyard.model.candidate import Candidate, ChangeKind
 
 
@@ -45,6 +47,33 @@ def remarks(candidate: Candidate) -> tuple[str, ...]:
     if candidate.control_files:
         control = candidate.control_files
         said.append(f"changes what runs when it is built or opened: {names(control)}")
+    return tuple(said)
+
+
+def steering(candidate: Candidate, settings: Sequence[str]) -> tuple[str, ...]:
+    """Say which changed files may decide what the checks run, for the verdict itself.
+
+    Args:
+        candidate: Whose files.
+        settings: Those in which the runners' settings were put back, the rest left as it is.
+    """
+    said: list[str] = []
+    if settings:
+        said.append(
+            f"changed the test runner's settings in {names(tuple(settings))}; the checks ran with"
+            " the base's"
+        )
+    changed = tuple(
+        change.path
+        for change in candidate.files
+        if rules.matches(change.path, rules.STEERING_FILES)
+        and change.path not in candidate.protected
+    )
+    if changed:
+        said.append(
+            f"changed what may decide how the checks run, and is not put back: {names(changed)};"
+            " read the patch"
+        )
     return tuple(said)
 
 

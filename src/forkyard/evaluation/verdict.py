@@ -3,6 +3,7 @@
 Rules, in the order in which they are asked:
 
 - a check that could not be run because of us decides nothing: `not-evaluated`;
+- a report that does not name a test as failed which must fail is not believed: `failed`;
 - *required* are the tests that failed in every run on the base; *kept* those that passed in all;
 - a kept test that now fails, is skipped or is absent is broken; absent and skipped never pass;
 - broken something: `regressed`, unless something was required and nothing of it was fixed;
@@ -21,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from forkyard.evaluation.words import Tally, reasons, status_id
 from forkyard.model.verdict import (
     Assurance,
     Baseline,
@@ -39,8 +41,6 @@ NOT_FOUND_EXITS = frozenset({126, 127})
 MOST_NEW = 1000
 """Tests that only the candidate has and that are listed: it decides how many there are."""
 _GOOD_ENOUGH = frozenset({VerdictKind.SOLVED, VerdictKind.NO_REGRESSION_SHOWN, VerdictKind.PARTIAL})
-_NAMED = 3
-"""Tests named in one reason; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +52,6 @@ class Judgement:
     reasons: tuple[str, ...] = ()
     trouble: str | None = None
     assurance: Assurance = Assurance.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Tests of all checks, by what became of them; names carry the check where there are many."""
-
-    fixed: tuple[str, ...] = ()
-    unfixed: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    new_failed: tuple[str, ...] = ()
-    new_passed: tuple[str, ...] = ()
-    flaky: tuple[str, ...] = ()
-
-
-def status_id(check: str) -> str:
-    """Name the pseudo-test that stands for the exit status of a check with a report."""
-    return f"<{check}>"
 
 
 def compare(checks: Sequence[Check], baseline: Baseline, runs: Sequence[CheckRun]) -> Judgement:
@@ -96,12 +78,20 @@ def compare(checks: Sequence[Check], baseline: Baseline, runs: Sequence[CheckRun
         if trouble is not None:
             return _not_judged(trouble, results)
         results.append(_result(check, before[check.name], now[check.name]))
+    forged = [reason for check in checks for reason in _unbelievable(check, now[check.name])]
+    if forged:
+        return Judgement(
+            kind=VerdictKind.FAILED,
+            checks=tuple(results),
+            reasons=tuple(forged),
+            assurance=Assurance.IN_PROCESS,
+        )
     tally = tally_of(results, before)
     kind = _kind(tally)
     return Judgement(
         kind=kind,
         checks=tuple(results),
-        reasons=tuple(_reasons(kind, tally, results)),
+        reasons=tuple(reasons(kind, tally, results)),
         assurance=Assurance.IN_PROCESS,
     )
 
@@ -178,7 +168,27 @@ def _trouble(check: Check, before: Sequence[CheckRun], now: CheckRun | None) -> 
     return None
 
 
+def _unbelievable(check: Check, now: CheckRun) -> Iterable[str]:
+    if now.state in {CheckState.NO_REPORT, CheckState.TIMED_OUT}:
+        return  # there is no report that could be believed or not
+    for test in check.must_fail:
+        outcome = now.outcomes.get(test, TestOutcome.MISSING)
+        if outcome is not TestOutcome.FAILED:
+            yield (
+                f"no result of check {check.name} is believed: test {test} must fail, and its"
+                f" report says that it is {outcome}; read the patch"
+            )
+
+
+def _without(check: Check, run: CheckRun) -> CheckRun:
+    left = {test: one for test, one in run.outcomes.items() if test not in check.must_fail}
+    return replace(run, outcomes=left)
+
+
 def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckResult:
+    is_excused = TestOutcome.FAILED in {now.outcomes.get(test) for test in check.must_fail}
+    status = {} if is_excused else _status_state(check, before, now)
+    before, now = [_without(check, run) for run in before], _without(check, now)
     tests: dict[str, TestState] = {}
     outcomes = _collected(before, now)
     ids = dict.fromkeys(test for run in before for test in run.outcomes) | dict.fromkeys(outcomes)
@@ -187,7 +197,7 @@ def _result(check: Check, before: Sequence[CheckRun], now: CheckRun) -> CheckRes
         outcome = outcomes.get(test, TestOutcome.MISSING)
         tests[test] = TestState.FLAKY if base is None else _STATES[base, outcome]
     if check.report is not ReportFormat.EXIT and not _are_missing(now, tests):
-        tests |= _status_state(check, before, now)
+        tests |= status
     detail = now.detail
     dropped = _drop_new(tests)
     if dropped:
@@ -318,77 +328,3 @@ def _not_judged(trouble: str, results: Iterable[CheckResult] = ()) -> Judgement:
         reasons=(f"not judged, through no fault of the candidate: {trouble}",),
         trouble=trouble,
     )
-
-
-def _reasons(kind: VerdictKind, tally: Tally, results: Sequence[CheckResult]) -> Iterable[str]:
-    yield _headline(kind, tally)
-    if tally.fixed and tally.unfixed:
-        yield f"{_tests(tally.unfixed)} still {_verb(tally.unfixed, 'fails', 'fail')}: " + names(
-            tally.unfixed
-        )
-    if tally.broken and kind is VerdictKind.FAILED:
-        yield f"breaks {_tests(tally.broken)} that passed: {names(tally.broken)}"
-    if tally.new_failed:
-        verb = _verb(tally.new_failed, "fails", "fail")
-        yield f"{_tests(tally.new_failed)} that the base does not run {verb}: " + names(
-            tally.new_failed
-        )
-    for result in results:
-        yield from _check_reason(result)
-    if tally.flaky:
-        flaky = f"{_tests(tally.flaky)} gave different results on the base itself"
-        yield f"{flaky} and decided nothing: {names(tally.flaky)}"
-
-
-def _headline(kind: VerdictKind, tally: Tally) -> str:
-    fixed = f"{_failing(tally.fixed)} now {_verb(tally.fixed, 'passes', 'pass')}"
-    kept = f", {len(tally.kept)} still {_verb(tally.kept, 'passes', 'pass')}" if tally.kept else ""
-    match kind:
-        case VerdictKind.SOLVED:
-            return f"solves the task: {fixed}{kept}"
-        case VerdictKind.NO_REGRESSION_SHOWN:
-            shown = f"{_tests(tally.kept)} still {_verb(tally.kept, 'passes', 'pass')}"
-            return f"breaks nothing that was checked ({shown}); no test failed on the base"
-        case VerdictKind.PARTIAL:
-            return f"solves a part: {fixed}{kept}"
-        case VerdictKind.REGRESSED if tally.broken:
-            also = f", though {fixed}" if tally.fixed else ""
-            return f"breaks {_tests(tally.broken)} that passed: {names(tally.broken)}{also}"
-        case VerdictKind.REGRESSED:
-            return "breaks a suite that was green"
-        case _:
-            verb = _verb(tally.unfixed, "fails", "fail")
-            return f"does not solve the task: {_tests(tally.unfixed)} still {verb}: " + names(
-                tally.unfixed
-            )
-
-
-def _check_reason(result: CheckResult) -> Iterable[str]:
-    if result.state is CheckState.TIMED_OUT:
-        yield f"check {result.name} was stopped at its time limit"
-    elif result.state is CheckState.NO_REPORT:
-        yield f"check {result.name} left no report that can be read: {result.detail}"
-    elif result.tests.get(status_id(result.name)) is TestState.REGRESSED:
-        yield (
-            f"check {result.name} exits {result.exit_code} though its report shows no failure, "
-            "which it did not do on the base"
-        )
-
-
-def names(tests: Sequence[str]) -> str:
-    """Name the first few tests and count the rest."""
-    shown = ", ".join(tests[:_NAMED])
-    more = len(tests) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _tests(tests: Sequence[str]) -> str:
-    return f"{len(tests)} {_verb(tests, 'test', 'tests')}"
-
-
-def _failing(tests: Sequence[str]) -> str:
-    return f"{len(tests)} failing {_verb(tests, 'test', 'tests')}"
-
-
-def _verb(tests: Sequence[str], one: str, many: str) -> str:
-    return one if len(tests) == 1 else many

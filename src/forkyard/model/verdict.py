@@ -24,6 +24,8 @@ class Check:
     run: str
     report: ReportFormat = ReportFormat.EXIT
     timeout_seconds: float = 1200.0
+    must_fail: tuple[str, ...] = ()
+    """Test ids that no candidate can make pass: a report that does not say so is not believed."""
 
 
 class TestOutcome(StrEnum):

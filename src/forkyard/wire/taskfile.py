@@ -14,7 +14,7 @@ from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
 from forkyard.model.workspace import REPOSITORY
 from forkyard.wire import yaml
-from forkyard.wire.fields import Problems, Section, root_section
+from forkyard.wire.fields import Problems, Section, argument_problem, root_section
 from forkyard.wire.templatefile import is_inside_path
 
 COMMAND_DRIVER = "command"
@@ -274,11 +274,19 @@ def _checks(section: Section) -> tuple[Check, ...]:
         run = entry.argument("run", required=True)
         report = entry.choice("report", tuple(ReportFormat), dict.fromkeys(LATER_REPORTS, ""))
         timeout = entry.duration("timeout")
+        must_fail = entry.texts("must_fail", argument_problem)
         entry.finish()
+        if must_fail and report != ReportFormat.JUNIT:
+            entry.problem("must_fail", "needs report: junit, which tells tests apart")
         if name is not None and name in names:
             entry.problem("name", f"{name} is the name of two checks")
         names.add(name or "")
-        check = Check(name=name or "", run=run or "", report=ReportFormat(report or "exit"))
+        check = Check(
+            name=name or "",
+            run=run or "",
+            report=ReportFormat(report or "exit"),
+            must_fail=must_fail,
+        )
         checks.append(check if timeout is None else replace(check, timeout_seconds=timeout))
     return tuple(checks)
 
