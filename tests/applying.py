@@ -191,7 +191,7 @@ class Bench:
         for folder in (self.layout.upper(workspace.id), self.layout.disk(workspace.id) / "work"):
             folder.mkdir(parents=True)
         for top, _, names in os.walk(self.layout.layers):
-            for path in [top, *(os.path.join(top, name) for name in names)]:  # noqa: PTH118
+            for path in [top, *(os.path.join(top, name) for name in names)]:  # noqa: PTH118 - names may be no text
                 os.chown(path, STORAGE_USER_ID, STORAGE_USER_ID, follow_symlinks=False)
         await self.journal.append(workspace)
         return workspace

@@ -73,7 +73,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that the command line starts fast."""
-    from importlib import import_module  # noqa: PLC0415
+    from importlib import import_module  # noqa: PLC0415 - only when a public name is used
 
     for place, names in _PLACES.items():
         if name in names:

@@ -145,3 +145,21 @@ def test_every_pin_has_a_hash_and_no_address(name: str) -> None:
 def test_the_readme_fits_on_one_page() -> None:
     """The first page stays short."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 140
+
+
+EXCEPTION = re.compile(r"#\s*(?:ruff: )?noqa\b(?P<rest>.*)")
+REASONED = re.compile(r": (?:[A-Z]+[0-9]+(?:, )?)+ (?:- \S|\(\S).*")
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "examples"])
+def test_each_exception_from_the_linter_says_why(folder: str) -> None:
+    """A mark names its rules and its reason."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if (found := EXCEPTION.search(line)) and not REASONED.fullmatch(found["rest"])
+    ]
+
+    assert bare == []

@@ -61,7 +61,7 @@ def empty_trash(trash: Path) -> tuple[str, ...]:
         return ()
     stuck: dict[str, str] = {}
     try:
-        while names := [name for name in os.listdir(top) if name not in stuck]:  # noqa: PTH208
+        while names := [name for name in os.listdir(top) if name not in stuck]:  # noqa: PTH208 - by descriptor
             for name in names:
                 _remove(top, name, stuck)
     finally:

@@ -43,7 +43,7 @@ def _grouped(changes: Changes) -> _Node:
         for parent in parents:
             deeper = node.setdefault(parent, {})
             if not isinstance(deeper, dict):
-                raise ValueError(f"{path!r} lies below a changed file")  # noqa: TRY004
+                raise ValueError(f"{path!r} lies below a changed file")  # noqa: TRY004 - a wrong value, not a wrong type
             node = deeper
         standing = node.get(name)
         if isinstance(standing, dict):

@@ -74,7 +74,7 @@ def _mount(
     work: str | None = None,
 ) -> int:
     target = f"{point}/{name}"
-    os.mkdir(target, 0o700)  # noqa: PTH102
+    os.mkdir(target, 0o700)  # noqa: PTH102 - the helper imports no pathlib
     mounts.mount_view(lowers, target, upper=upper, work=work)
     return _open(target)
 

@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         """List the names in the table's order."""
         return list(self._rows)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import one command."""
         if cmd_name not in self._rows:
             return None
@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         return command if isinstance(command, click.Command) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Write the commands from the table, importing none."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, row[1]) for name, row in self._rows.items()])
@@ -178,7 +178,7 @@ def _open_closed_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - it stays open as the standard stream
 
 
 def _of_the_system(error: OSError) -> str | None:

@@ -33,9 +33,9 @@ def clean(text: str, *, keep: str = "") -> str:
 
 def _escape(one: str) -> str:
     number = ord(one)
-    if number < 0x100:  # noqa: PLR2004
+    if number < 0x100:  # noqa: PLR2004 - two hexadecimal digits
         return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(one, f"\\x{number:02x}")
-    return f"\\u{number:04x}" if number < 0x1_0000 else f"\\U{number:08x}"  # noqa: PLR2004
+    return f"\\u{number:04x}" if number < 0x1_0000 else f"\\U{number:08x}"  # noqa: PLR2004 - four hexadecimal digits
 
 
 def clean_output(text: str) -> str:
@@ -128,7 +128,7 @@ def seconds(value: float | None) -> str:
     """Write a time span for people."""
     if value is None:
         return "-"
-    if value < 60:  # noqa: PLR2004
+    if value < 60:  # noqa: PLR2004 - seconds of a minute
         return f"{value:.1f}s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)

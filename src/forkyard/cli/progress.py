@@ -104,7 +104,7 @@ class Live:
     def __init__(self) -> None:
         """Take the terminal's stderr."""
         from rich.console import Console  # noqa: PLC0415 - only on a terminal
-        from rich.live import Live as RichLive  # noqa: PLC0415
+        from rich.live import Live as RichLive  # noqa: PLC0415 - heavy: only where a person watches
 
         self._live = RichLive(
             console=Console(stderr=True, highlight=False, markup=False), refresh_per_second=8
@@ -126,7 +126,7 @@ class Live:
 
 def _table(run: RunInfo) -> Table:
     from rich.table import Table  # noqa: PLC0415 - only on a terminal
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - heavy: only where a person watches
 
     title = Text(f"{clean(run.name)}  {short(run.id)}  {run.state}{budget_of(run)}", "bold")
     drawn = Table(title=title, title_justify="left", box=None, pad_edge=False)

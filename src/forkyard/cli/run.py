@@ -133,7 +133,7 @@ async def follow(client: Client, info: RunInfo, *, quiet: bool, cancels: bool) -
             sys.stderr.flush()
             # At once, as promised: the server is another process and needs no farewell.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            import os  # noqa: PLC0415
+            import os  # noqa: PLC0415 - only at a second interrupt
 
             os._exit(INTERRUPTED)
         progress("Cancelling the run; its results so far are kept. Ctrl-C again leaves at once.")

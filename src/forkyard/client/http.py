@@ -44,7 +44,7 @@ class Answer:
     @property
     def is_success(self) -> bool:
         """Whether the request was done."""
-        return 200 <= self.status < 300  # noqa: PLR2004
+        return 200 <= self.status < 300  # noqa: PLR2004 - HTTP: the successes
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class StreamedAnswer:
     @property
     def is_success(self) -> bool:
         """Whether the request was done."""
-        return 200 <= self.status < 300  # noqa: PLR2004
+        return 200 <= self.status < 300  # noqa: PLR2004 - HTTP: the successes
 
     async def read(self) -> bytes:
         """Read what is left."""
@@ -215,7 +215,7 @@ def _request(method: str, target: str, body: bytes | None) -> bytes:
 def _read_head(raw: bytes) -> _Head:
     first, *lines = raw.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():  # noqa: PLR2004
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():  # noqa: PLR2004 - version and status
         raise _MalformedError(f"not an answer: {first[:80]!r}")
     headers = {
         name.strip().lower(): value.strip()

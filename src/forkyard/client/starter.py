@@ -208,7 +208,7 @@ def _post(path: Path, route: str, body: dict[str, object]) -> None:
         status, answer = _exchange(path, head, content)
     except ConnectionError:
         return
-    if status >= 400:  # noqa: PLR2004
+    if status >= 400:  # noqa: PLR2004 - HTTP: errors start there
         raise from_wire(answer, status=status)
 
 

@@ -57,7 +57,7 @@ async def passed_on(
         content = json.loads(body) if body is not None else None
     except (ValueError, RecursionError):
         content = None
-    if answer.status < 400 or not isinstance(content, dict | list):  # noqa: PLR2004
+    if answer.status < 400 or not isinstance(content, dict | list):  # noqa: PLR2004 - HTTP: errors start there
         own = protocol.answer(Reason.PROVIDER, f"the provider answered {answer.status}")
         response = given(own)
         if answer.status >= 400:  # noqa: PLR2004 - the first status that is an error

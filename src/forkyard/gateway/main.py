@@ -45,10 +45,10 @@ def run() -> None:
 def _warm_up() -> Upstream:
     """Import and read whatever will be needed: later a file of root's alone cannot be read."""
     # Only now, as a user without rights: what parses hostile bytes is never loaded with more.
-    from forkyard.gateway import control, hub  # noqa: F401, PLC0415
-    from forkyard.gateway.interface import Api  # noqa: PLC0415
-    from forkyard.gateway.prices import PriceTable  # noqa: PLC0415
-    from forkyard.gateway.upstream import Upstream  # noqa: PLC0415
+    from forkyard.gateway import control, hub  # noqa: F401, PLC0415 - loaded after the privileges are gone
+    from forkyard.gateway.interface import Api  # noqa: PLC0415 - loaded after the privileges are gone
+    from forkyard.gateway.prices import PriceTable  # noqa: PLC0415 - loaded after the privileges are gone
+    from forkyard.gateway.upstream import Upstream  # noqa: PLC0415 - loaded after the privileges are gone
 
     PriceTable().price_of("any", Api.ANTHROPIC)
     "localhost".encode("idna")

@@ -29,7 +29,7 @@ def main() -> int:
     try:
         root = kernel.open_beneath(top, path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        print(f"{request['repository']}: {os.strerror(error.errno or 0)}", file=sys.stderr)  # noqa: T201
+        print(f"{request['repository']}: {os.strerror(error.errno or 0)}", file=sys.stderr)  # noqa: T201 - a program of its own
         return 1
     outcome = act(Action(request["action"]), root, record)
     sys.stdout.buffer.write(outcome.to_json())

@@ -76,7 +76,7 @@ async def collect_garbage(call: Call) -> GarbageReport:
 async def session(call: Call) -> StreamingResponse:
     """Stream nothing for as long as a client is there; its ephemeral workspaces go with it."""
     name = call.parameters["id"]
-    if not (8 <= len(name) <= 64 and name.isascii() and name.isalnum()):  # noqa: PLR2004
+    if not (8 <= len(name) <= 64 and name.isascii() and name.isalnum()):  # noqa: PLR2004 - the bounds are in the message
         raise bad_query("id", "must be 8 to 64 letters and digits")
     return StreamingResponse(
         call.services.sessions.hold(name, call.services.stopping),

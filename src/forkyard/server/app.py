@@ -125,7 +125,7 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     """Answer what no route takes in the same shape as everything else."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     path = request.url.path
-    if status == 405:  # noqa: PLR2004
+    if status == 405:  # noqa: PLR2004 - HTTP: method not allowed
         reason = f"cannot {request.method} {path}: the path takes other methods"
     else:
         reason = f"cannot find {path}: no such route"

@@ -49,7 +49,7 @@ def find(
             reason += f", and an abbreviation needs {SHORTEST_ABBREVIATION} digits or more"
         raise NotFoundError(f"cannot find {kind} {text!r}: {reason}", hint=hint)
     if len(fitting) > 1:
-        shown = ", ".join(fitting[:4]) + (", ..." if len(fitting) > 4 else "")  # noqa: PLR2004
+        shown = ", ".join(fitting[:4]) + (", ..." if len(fitting) > 4 else "")  # noqa: PLR2004 - as many as are shown
         raise ConflictError(
             f"cannot tell which {kind} {text!r} means: it fits {len(fitting)} of them ({shown})",
             hint="Give more digits.",

@@ -90,7 +90,7 @@ def find_workspace(services: Services, text: str) -> Workspace:
     }
     named = [key for key, one in things.items() if one.display_name == text]
     if len(named) > 1 and text not in things:
-        shown = ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")  # noqa: PLR2004
+        shown = ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")  # noqa: PLR2004 - as many as are shown
         raise ConflictError(
             f"cannot tell which workspace {text!r} means: {len(named)} have that name ({shown})",
             hint="Give the id; see `forkyard workspace list`.",

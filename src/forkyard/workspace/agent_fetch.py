@@ -110,7 +110,7 @@ class Fetcher:
 
     async def _pip(self, version: str, packages: Sequence[Package]) -> None:
         names = ", ".join(one.name for one in packages[:3])
-        more = f" and {len(packages) - 3} more" if len(packages) > 3 else ""  # noqa: PLR2004
+        more = f" and {len(packages) - 3} more" if len(packages) > 3 else ""  # noqa: PLR2004 - as many as are named
         self._announce(f"fetching {names}{more}")
         wanted = self._scratch / f"wanted-{version}.txt"
         wanted.write_text(

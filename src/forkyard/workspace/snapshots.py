@@ -287,7 +287,7 @@ class Snapshots:
     def _refuse_when_needed(self, row: Snapshot, family: set[SnapshotId]) -> None:
         kinds = self._standing_on(row, family)
         if kinds:
-            who = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")  # noqa: PLR2004
+            who = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")  # noqa: PLR2004 - as many as are named
             raise ConflictError(
                 f"cannot delete snapshot {row.name}: {who} stands on it",
                 hint="Delete those first.",

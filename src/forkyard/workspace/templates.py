@@ -9,7 +9,6 @@ an earlier server left is failed as interrupted, and what it made is removed.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -42,11 +41,7 @@ from forkyard.model.ids import (
 )
 from forkyard.model.workspace import (
     REPOSITORY,
-    STORAGE_FIRST_ID,
-    STORAGE_USER_ID,
-    USER_HOME,
     WORKSPACE_ROOT,
-    Environment,
     NetworkPolicy,
     OnFailure,
     Snapshot,
@@ -58,12 +53,10 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change
+from forkyard.workspace.base_layer import BaseLayers
 from forkyard.workspace.build_log import BuildLog
-from forkyard.workspace.image_host import host_packages
-from forkyard.workspace.repository import Importer
 from forkyard.workspace.snapshots import Snapshots
-from forkyard.workspace.toolchains import Toolchains, find_toolchains
-from forkyard.workspace.workspaces import BUILT_IN_VARIABLES, Origin
+from forkyard.workspace.workspaces import Origin
 
 TASK_SECONDS = 4 * 3600.0
 REFRESH_SECONDS = 1800.0
@@ -99,7 +92,7 @@ class Templates:
         self._layout = self._workspaces.layout
         self._clock = clock
         self._background = self._workspaces.background
-        self._importer = Importer(self._layout)
+        self._base_layers = BaseLayers(self._layout, self._layers)
         self._changing = asyncio.Lock()
 
     def get(self, name: str) -> Template:
@@ -216,7 +209,7 @@ class Templates:
     async def _steps(
         self, template: Template, pending: Snapshot, layer: LayerId, log: BuildLog
     ) -> None:
-        environment = await _step("clone", self._make_base(template.spec, layer, log))
+        environment = await _step("clone", self._base_layers.make(template.spec, layer, log.say))
         has_history = self._layers.lookup((layer,), f"{REPOSITORY}/.git") is not None
         tasks = template.spec.tasks
         pending = replace(pending, environment=environment)
@@ -247,31 +240,6 @@ class Templates:
             await _step("stop", self._workspaces.stop(workspace))
         await _step("snapshot", self._snapshots.take(pending, workspace))
         await self._workspaces.delete(workspace)
-
-    async def _make_base(self, spec: TemplateSpec, layer: LayerId, log: BuildLog) -> Environment:
-        root = self._layers.start(layer)
-        for folder in (USER_HOME, WORKSPACE_ROOT):
-            _make_folder(root, folder)
-        variables = dict(spec.variables)
-        source, tools = None, Toolchains()
-        if spec.repository is not None:
-            target = root / REPOSITORY.lstrip("/")
-            source = await self._importer.take(spec.repository, target, log.say)
-        if source is not None:
-            tools = await asyncio.to_thread(find_toolchains, source)
-            for mount in tools.mounts:
-                log.say(f"shown read-only: {mount.target} ({mount.reason})")
-            for note in tools.notes:
-                log.say(note)
-        if tools.path and "PATH" not in variables:
-            variables["PATH"] = ":".join((*tools.path, BUILT_IN_VARIABLES["PATH"]))
-        await self._layers.finish(layer)
-        return Environment(
-            variables=variables,
-            mounts=tools.mounts,
-            repository_source=source,
-            host_packages=await asyncio.to_thread(host_packages),
-        )
 
     async def _run_task(
         self, name: str, workspace: WorkspaceId, task: TemplateTask, number: int, log: BuildLog
@@ -386,18 +354,3 @@ async def _step(word: str, work: Awaitable[_Result]) -> _Result:
         reason = error.strerror or str(error)
         told = WorkspaceError(f"cannot build: {reason}", hint="Look at the disk's free space.")
         raise _BuildError(word, told) from error
-
-
-def _make_folder(root: Path, folder: str) -> None:
-    """Make a folder for the user, those above it for the sandbox's root."""
-    path = root
-    *above, last = folder.strip("/").split("/")
-    for name in above:
-        path = path / name
-        path.mkdir(exist_ok=True)
-        path.chmod(0o755)
-        os.chown(path, STORAGE_FIRST_ID, STORAGE_FIRST_ID)
-    path = path / last
-    path.mkdir()
-    path.chmod(0o755)
-    os.chown(path, STORAGE_USER_ID, STORAGE_USER_ID)

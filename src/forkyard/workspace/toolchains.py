@@ -42,7 +42,7 @@ SECRET_NAMES = frozenset(
     }
 )
 _SHOWN = ("/usr",)
-_SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/tmp", "/var")  # noqa: S108
+_SYSTEM = ("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/tmp", "/var")  # noqa: S108 - paths to refuse, not to write
 _VIRTUAL_ENVIRONMENTS = (".venv", "venv", "env", ".virtualenv")
 _LONGEST_FILE_BYTES = 256 * 1024
 _GO_TOOLCHAIN = re.compile(r"^toolchain\s+(go[0-9][0-9A-Za-z.]*)\s*$", re.MULTILINE)

@@ -57,7 +57,7 @@ def parse(content: bytes) -> dict[str, TestOutcome]:
     reader = _Reader()
     try:
         for start in range(0, len(content), _CHUNK):
-            reader.parser.Parse(content[start : start + _CHUNK], False)  # noqa: FBT003
+            reader.parser.Parse(content[start : start + _CHUNK], False)  # noqa: FBT003 - positional in expat
         reader.parser.Parse(b"", True)  # noqa: FBT003 - positional in expat
     except expat.ExpatError as error:
         raise ReportError(f"the report is not well-formed XML: {error}") from error

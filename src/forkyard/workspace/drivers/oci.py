@@ -136,7 +136,7 @@ def _mount_points(spec: SandboxSpec) -> tuple[str, ...]:
     if source is not None:
         targets.append(source)
     # Below /tmp the runtime makes them: that is a file system of its own inside.
-    return tuple(target for target in targets if not target.startswith("/tmp/"))  # noqa: S108
+    return tuple(target for target in targets if not target.startswith("/tmp/"))  # noqa: S108 - a path inside the sandbox
 
 
 def _repository_target(spec: SandboxSpec) -> str | None:
@@ -175,9 +175,9 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
             "ptmxmode=0666",
             "mode=0620",
         ),
-        _mount("/dev/shm", "tmpfs", "shm", *safe, "noexec", "mode=1777", "size=64m"),  # noqa: S108
-        _mount("/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108
-        _mount("/var/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108
+        _mount("/dev/shm", "tmpfs", "shm", *safe, "noexec", "mode=1777", "size=64m"),  # noqa: S108 - a path inside the sandbox
+        _mount("/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108 - a path inside the sandbox
+        _mount("/var/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108 - a path inside the sandbox
     ]
     mounts += [
         _mount(entry.target, "bind", entry.source or "", "rbind", "ro", *safe) for entry in binds
