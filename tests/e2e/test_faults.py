@@ -37,7 +37,7 @@ FAULTS: dict[str, tuple[Object, str]] = {
     "stalled": ({"stall_after": 2, "stall": SILENCE}, "provider"),
     # at Codex the event that holds the tool call: it goes on without it, and calls it a success
     "malformed": (
-        {"malformed_after": 2, "api": {"responses": {"malformed_after": 11}}},
+        {"malformed_after": 2, "api": {"responses": {"malformed_after": 12}}},
         "provider",
     ),
     "slow": ({"first_byte": SILENCE}, "provider"),

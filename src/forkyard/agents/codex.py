@@ -27,6 +27,7 @@ from forkyard.model.run import AgentSpec, Task
 
 _BINARY = "vendor/x86_64-unknown-linux-musl/bin/codex"
 _FIXED = ("CODEX_HOME", "CODEX_API_KEY", "FORKYARD_DUMMY_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+# No retry of a request: the gateway has retried, and Codex multiplies it with that of the stream.
 _CONFIGURATION = """\
 model = "{model}"
 model_provider = "gateway"
@@ -39,7 +40,7 @@ name = "gateway"
 base_url = "http://{provider}/v1"
 env_key = "FORKYARD_DUMMY_KEY"
 wire_api = "responses"
-request_max_retries = {retries}
+request_max_retries = 0
 stream_max_retries = {retries}
 stream_idle_timeout_ms = {idle}
 
