@@ -185,14 +185,14 @@ def _reason(ask: Ask, level: Level, balance: Balance) -> str:
     if (tokens := balance.free_tokens) is not None:
         parts.append(
             f"{tokens} of {balance.budget.tokens} tokens are left,"
-            f" the request may need {ask.input_tokens + ask.floor}"
+            f" it may need {ask.input_tokens + ask.floor}"
         )
     if (micro_usd := balance.free_micro_usd) is not None and ask.bound is not None:
         parts.append(
             f"{dollars(micro_usd)} of {dollars(balance.budget.micro_usd or 0)} are left,"
-            f" the request may need {dollars(ask.bound.micro_usd(ask.floor))}"
+            f" it may need {dollars(ask.bound.micro_usd(ask.floor))}"
         )
-    return f"{_whose(level)} is used up: " + "; ".join(parts)
+    return f"{_whose(level)} does not cover the next request: " + "; ".join(parts)
 
 
 def dollars(micro_usd: int) -> str:
