@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -181,3 +182,16 @@ async def test_a_build_says_which_step_failed_when_one_does(here: Station, tmp_p
         await here.snapshot_of(RepositorySource(path=str(tmp_path / "absent")))
     assert (here.templates.get("t").trouble or "").startswith("clone: ")
     assert (await here.snapshot_of(RepositorySource(path=str(source)))).state is SnapshotState.READY
+
+
+@pytest.mark.parametrize("above", ["/var/tmp", "/tmp", "/srv"])
+async def test_a_repository_is_at_its_own_path_wherever_it_lies(here: Station, above: str) -> None:
+    """Also below folders that are fresh inside, whose places only the runtime can make."""
+    with tempfile.TemporaryDirectory(dir=above, prefix="forkyard-test-") as folder:
+        source = make_repository(Path(folder) / "src")
+        snapshot = await here.snapshot_of(RepositorySource(path=str(source)))
+        fork = await here.workspaces.create(snapshot.id)
+
+        assert await here.run(fork.id, f"cd {source} && pwd && echo x > new") == f"{source}\n"
+        assert await here.run(fork.id, "cat /workspace/repo/new") == "x\n"
+        assert not (source / "new").exists()

@@ -63,6 +63,7 @@ TMP_BYTES = 1024**3
 """Most that /tmp holds; it also counts against the memory limit."""
 
 RUNTIME_OPTIONS = {"crun": ("--cgroup-manager=disabled",), "runc": ()}
+_FRESH = ("/tmp/", "/var/tmp/")  # noqa: S108 - paths inside
 _RESERVED = ("/bin", "/dev", "/etc", "/lib", "/proc", "/sbin", "/sys", "/usr", WORKSPACE_ROOT)
 
 
@@ -135,8 +136,12 @@ def _mount_points(spec: SandboxSpec) -> tuple[str, ...]:
     source = _repository_target(spec)
     if source is not None:
         targets.append(source)
-    # Below /tmp the runtime makes them: that is a file system of its own inside.
-    return tuple(target for target in targets if not target.startswith("/tmp/"))  # noqa: S108 - a path inside the sandbox
+    return tuple(target for target in targets if not _is_covered(target))
+
+
+def _is_covered(target: str) -> bool:
+    """Say whether a place lies in a file system that the runtime makes: then it makes the place."""
+    return target.startswith(_FRESH)
 
 
 def _repository_target(spec: SandboxSpec) -> str | None:
@@ -191,7 +196,7 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
     mounts += [
         _mount(target, "bind", f"{STAGE}/empty", "bind", "ro", *safe)
         for target in _writable(spec).values()
-        if target.startswith("/tmp/")  # noqa: S108 - a path inside
+        if _is_covered(target)
     ]
     ids = [{"containerID": 0, "hostID": first_id, "size": RANGE_SIZE}]
     return {
