@@ -151,24 +151,6 @@ async def test_a_detached_head_and_a_shallow_clone_are_taken_when_given(
             assert git(target, "fsck") == ""
 
 
-async def test_a_url_is_cloned_when_one_is_given(
-    importer: Importer, tmp_path: Path, said: list[str]
-) -> None:
-    """With remotes and branches; no hook, no template, no submodule; a bad one says why."""
-    source, target = make_repository(tmp_path / "src"), tmp_path / "repo"
-    assert (
-        await importer.take(RepositorySource(url=f"file://{source}"), target, said.append) is None
-    )
-    assert git(target, "rev-parse", "origin/main") == git(source, "rev-parse", "HEAD")
-    assert not (target / ".git/hooks").exists()
-    with pytest.raises(WorkspaceError, match="cannot clone file://"):
-        await importer.take(
-            RepositorySource(url=f"file://{tmp_path}/absent"), tmp_path / "x", said.append
-        )
-    with pytest.raises(WorkspaceError, match="not allowed"):
-        await importer.take(RepositorySource(url="ext::sh -c id"), tmp_path / "y", said.append)
-
-
 @pytest.mark.parametrize("uncommitted", [True, False])
 async def test_what_cannot_be_taken_is_refused_when_laid_out_elsewhere(
     importer: Importer, tmp_path: Path, said: list[str], *, uncommitted: bool

@@ -207,6 +207,36 @@ async def test_git_works_when_a_sealed_repository_has_submodules(
     assert await here.run(fork, f"grep -rl {SECRET} . || true") == ""
 
 
+async def test_nested_repositories_tell_nothing_when_history_is_sealed(
+    here: Station, tmp_path: Path
+) -> None:
+    """A second clone, a linked worktree, a hidden one, one in an upper layer: files stay."""
+    source = make_repository(tmp_path / "src")
+    poison(source)
+    for place in ("copy", "deep/er/copy"):
+        git(source, "clone", "-q", str(source), str(source / place))
+        git(source / place, "fetch", "-q", "origin", "future")
+    git(source, "worktree", "add", "-q", "--detach", "linked", "future~1")
+    (source / "linked/a.txt").write_text("two\n")
+    (source / "by link").mkdir()
+    (source / "by link/.git").symlink_to("../copy/.git")
+    snapshot = await here.snapshot_of(RepositorySource(path=str(source), include_uncommitted=True))
+    made = await here.workspaces.create(snapshot.id)
+    await here.run(made.id, "rm -rf copy/.git; git init -q later; cd later; git fetch -q .. future")
+    await here.workspaces.stop(made.id)
+    above = await here.snapshots.create("above", made.id)
+    for start in (snapshot, above):
+        _, fork = await fork_sealed(here, start)
+        assert await here.run(fork, "find . -name .git | sort") == "./.git\n"
+        assert await here.run(fork, f"grep -rl {SECRET} . || true") == ""
+        assert (
+            await here.run(fork, "git -C copy log --all --format=%s | sort -u") == "first\nsecond\n"
+        )
+        assert await here.run(fork, "cat copy/a.txt deep/er/copy/a.txt") == "two\ntwo\n"
+        said = await here.run(fork, "echo x >> copy/a.txt; git add -A copy && git status -s copy")
+        assert "A  copy/a.txt" in said
+
+
 async def test_an_object_too_many_is_noticed_when_a_pack_is_verified(tmp_path: Path) -> None:
     """What a sandbox packed beyond the base commit's history is refused."""
     source = make_repository(tmp_path / "src")

@@ -29,7 +29,7 @@ from forkyard.wire.fields import VARIABLE_NAME, Problems, Section, kind, root_se
 
 MEGABYTE = 1024**2
 IMAGE_HOST = "host"
-URL_SCHEMES = ("https://", "http://", "ssh://", "git://", "file://")
+URL_SCHEMES = ("https://", "http://", "ssh://", "git://")
 
 _MOST_MEGABYTES = 64 * 1024**2
 _LEAST_MEMORY_MEGABYTES = 16
@@ -123,8 +123,11 @@ def _repository(section: Section, folder: str | None) -> RepositorySource | None
         if not url.startswith(URL_SCHEMES):
             schemes = ", ".join(URL_SCHEMES)
             section.problem("url", f"{url!r} is no repository address; start it with {schemes}")
-        if "@" in url.partition("://")[2].partition("/")[0] and not url.startswith("ssh://"):
+        place = url.partition("://")[2].partition("/")[0]
+        if "@" in place and not url.startswith("ssh://"):
             section.problem("url", "must not carry a user name or password")
+        if place.startswith("-") or not url.isprintable() or " " in url:
+            section.problem("url", f"{url!r} holds an option, a space or a control character")
         return RepositorySource(url=url)
     if path is None:
         return None

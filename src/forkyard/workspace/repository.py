@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pwd
 import re
 import stat
 import sys
@@ -22,11 +21,11 @@ from forkyard.base.process import run_async
 from forkyard.config import Layout
 from forkyard.errors import UserError, WorkspaceError
 from forkyard.model.workspace import STORAGE_USER_ID, RepositorySource
+from forkyard.shim import kernel
+from forkyard.workspace.clone import CLONE_SECONDS, clone
 from forkyard.workspace.trusted_git import git, git_or_error, last_words
 
-CLONE_SECONDS = 3600.0
 COPY_SECONDS = 3600.0
-PROTOCOLS = "https:http:ssh:git:file"
 _PASSWORD = re.compile(
     r"^(\s*(?:url|pushurl)\s*=\s*[a-z+]+://)[^/@\s]*@", re.IGNORECASE | re.MULTILINE
 )
@@ -204,30 +203,7 @@ class Importer:
         await asyncio.to_thread(give_to_user, target)
 
     async def _clone(self, url: str, target: Path, say: Say) -> None:
-        say(f"cloning {url}")
-        safe = _write_safe_settings(target)
-        try:
-            await git_or_error(
-                f"clone {url}",
-                "clone",
-                "-q",
-                "--template=",
-                "--no-hardlinks",
-                "--no-recurse-submodules",
-                "--",
-                url,
-                str(target),
-                variables={
-                    # for ssh, which finds this machine's own keys and known hosts there
-                    "HOME": pwd.getpwuid(os.geteuid()).pw_dir,
-                    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
-                    "GIT_ALLOW_PROTOCOL": PROTOCOLS,
-                    "GIT_CONFIG_GLOBAL": str(safe),
-                },
-                timeout_seconds=CLONE_SECONDS,
-            )
-        finally:
-            safe.unlink(missing_ok=True)
+        await clone(url, target, say)
         _note_submodules(target, say)
         _scrub(target, say)
         await asyncio.to_thread(give_to_user, target)
@@ -323,15 +299,24 @@ def _refuse_borrowed_objects(path: str) -> None:
 
 def _scrub(target: Path, say: Say) -> None:
     """Take passwords out of the copied settings: agents can read them."""
-    path = target / ".git" / "config"
+    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        # Never through a link: what git made of a stranger's bytes is not believed.
+        config = kernel.open_beneath(root, b".git/config", os.O_RDWR | os.O_NONBLOCK)
     except OSError:
         return
-    clean = _HEADER.sub("", _PASSWORD.sub(r"\1", text))
-    if clean != text:
-        path.write_text(clean, encoding="utf-8", errors="surrogateescape")
-        say("removed from the copy's .git/config: a user name, password or header of a remote")
+    finally:
+        os.close(root)
+    with open(config, "r+b") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(config).st_mode):
+            return
+        text = file.read().decode(errors="surrogateescape")
+        clean = _HEADER.sub("", _PASSWORD.sub(r"\1", text))
+        if clean != text:
+            file.seek(0)
+            file.write(clean.encode(errors="surrogateescape"))
+            file.truncate()
+            say("removed from the copy's .git/config: a user name, password or header of a remote")
 
 
 def _note_submodules(target: Path, say: Say) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from forkyard.errors import WorkspaceError
 from forkyard.model.workspace import STORAGE_USER_ID
+from forkyard.shim import kernel
+from forkyard.workspace.layers import is_whiteout
 from forkyard.workspace.trusted_git import git, git_or_error
 
 INDEX_SECONDS = 1800.0
-_GITLINK = b"160000 "
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*")
 
 _CONFIG = """\
@@ -73,22 +76,49 @@ async def verify(quarantine: Path, commit: str) -> None:
         raise WorkspaceError(f"cannot seal history: {len(missing)} objects of {commit} are missing")
 
 
-async def gitlinks(quarantine: Path, commit: str) -> tuple[str, ...]:
-    """List where a commit has submodules; names that no folder may have are left out."""
-    listed = await git_or_error(
-        "seal history",
-        "ls-tree",
-        "-r",
-        "-z",
-        commit,
-        variables={"GIT_DIR": str(quarantine)},
-    )
-    paths = (
-        os.fsdecode(record.partition(b"\t")[2])
-        for record in listed.split(b"\0")
-        if record.startswith(_GITLINK)
-    )
-    return tuple(path for path in paths if not {"", ".", "..", ".git"} & set(path.split("/")))
+def nested_folders(layer: Path, repository: str) -> Iterator[str]:
+    """Name the folders of one layer's repository that hold a `.git`, relative to it, but its own.
+
+    Raises:
+        WorkspaceError: A folder lies so deep that it cannot be looked into.
+    """
+    try:
+        top = os.open(layer, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            for name in _names(top, f"{repository}/{folder}" if folder else repository):
+                path = f"{folder}/{name}" if folder else name
+                if name != ".git":
+                    pending.append(path)
+                elif folder:
+                    yield folder
+    finally:
+        os.close(top)
+
+
+def _names(top: int, path: str) -> list[str]:
+    """List the folders in a folder of a layer, and a `.git` of any kind."""
+    try:
+        opened = kernel.open_beneath(top, os.fsencode(path), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return []  # deleted, or no folder, in this layer
+        msg = f"cannot seal history: {path[:200]} cannot be looked into: {error.strerror}"
+        raise WorkspaceError(msg) from error
+    try:
+        with os.scandir(opened) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+                or (entry.name == ".git" and not is_whiteout(entry.stat(follow_symlinks=False)))
+            ]
+    finally:
+        os.close(opened)
 
 
 def write_repository(

@@ -6,10 +6,12 @@ them leaves traces, so nothing is deleted: a sandbox packs what the base commit 
 that pack in a repository of our own, prove that it holds those objects and no other, and lay a
 `.git` that we wrote over the old one, opaque. The index is then made in a second sandbox.
 
-Limits: a repository kept outside the work tree (``--separate-git-dir``), or a second clone lying
-in the workspace, is not found by this; a nested repository keeps its own history. Submodules'
-histories go with the old `.git`, and so does the `.git` in each of their folders: pointing to
-nothing, it would make `git add` fail.
+Submodules' histories go with the old `.git`. Every other `.git` below the repository goes, too,
+whether it is a folder, a file or a link, so that a second clone lying there tells nothing: what
+is around it stays, as the plain files that the recorded base has them as.
+
+Limits: a repository kept outside the work tree (``--separate-git-dir``) or beside it, and a bare
+one among the files, is not found by this.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from forkyard.model.workspace import (
 )
 from forkyard.workspace.layers import OPAQUE
 from forkyard.workspace.sealed_repository import (
-    gitlinks,
     give_to_user,
     index_pack,
+    nested_folders,
     verify,
     write_repository,
 )
@@ -122,6 +124,8 @@ class Sealing:
         folder = self._lay_folders(root, snapshot, base.repository) / ".git"
         folder.mkdir(mode=0o755)
         os.setxattr(folder, OPAQUE, b"y")
+        for nested in await asyncio.to_thread(self._nested, snapshot, base.repository):
+            self._hide(root, snapshot, nested)
         if base.commit is None:
             write_repository(folder, branch=None, commit=None)
             give_to_user(folder)
@@ -134,8 +138,6 @@ class Sealing:
             )
             await self._take_pack(snapshot, pending, base, quarantine)
             await verify(quarantine, base.commit)
-            for path in await gitlinks(quarantine, base.commit):
-                self._hide_submodule(root, snapshot, f"{base.repository}/{path}")
             await asyncio.to_thread(
                 write_repository,
                 folder,
@@ -170,10 +172,20 @@ class Sealing:
             path.chmod(stat.S_IMODE(found.facts.st_mode))
         return path
 
-    def _hide_submodule(self, root: Path, snapshot: Snapshot, folder: str) -> None:
-        """Delete a submodule's `.git` in the merged tree, whatever it is there."""
-        if self._layers.lookup(snapshot.layers, f"{folder}/.git") is not None:
-            os.mknod(self._lay_folders(root, snapshot, folder) / ".git", stat.S_IFCHR, 0)
+    def _nested(self, snapshot: Snapshot, repository: str) -> list[str]:
+        """List the folders of the merged tree that hold a `.git`, the repository's own left out."""
+        folders = set[str]()
+        for layer in snapshot.layers:
+            folders.update(nested_folders(self._layout.layer(layer), repository.strip("/")))
+        return [
+            folder
+            for folder in sorted(f"{repository}/{one}" for one in folders)
+            if self._layers.lookup(snapshot.layers, f"{folder}/.git") is not None
+        ]
+
+    def _hide(self, root: Path, snapshot: Snapshot, folder: str) -> None:
+        """Delete a folder's `.git` in the merged tree, whatever it is there."""
+        os.mknod(self._lay_folders(root, snapshot, folder) / ".git", stat.S_IFCHR, 0)
 
     async def _take_pack(
         self, snapshot: Snapshot, pending: Snapshot, base: RecordedBase, quarantine: Path
