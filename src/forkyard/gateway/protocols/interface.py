@@ -142,7 +142,8 @@ class Rebuilt:
     input_tokens: int
     """Most tokens it may be billed as input, cached or not: a bound by size, never a count.
 
-    Holds for all text and for images; a document is taken for 100,000 tokens.
+    Holds for all text, in documents too, and for images; a document of pages is taken for as many
+    tokens as it has bytes, 100,000 at least.
     """
     may_write_cache: bool
     """The input bound is to be priced at the dearer of plain input and cache write."""

@@ -22,19 +22,25 @@ from forkyard.gateway.protocols.refusal import RequestError
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
 _AGENT = re.compile(r"[\x20-\x7e]{1,256}")
 _MOST_OUTPUT = 10**9
-_ALLOWANCE = 1024
-"""What a provider adds by itself, such as its own words about tools."""
-_IMAGE = 10_000
-_DOCUMENT = 100_000
+_ALLOWANCE = 4096
+"""What a provider adds by itself: its own words about a few of its tools are some 2,500 tokens."""
+_IMAGE = 50_000
+"""More than any provider bills for one picture in its finest detail."""
+_LEAST_DOCUMENT = 100_000
+"""Pages are read as pictures too, and a few bytes can hold many of them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Weight:
-    """How many tokens a body can be, told by its bytes; pictures are counted apart."""
+    """How many tokens a body can be, told by its bytes; only pictures are counted apart.
+
+    A bound for text, also within documents. A document of pages weighs its bytes too, and never
+    less than `_LEAST_DOCUMENT`: no bound where very few bytes hold very many pages.
+    """
 
     images: int = 0
-    documents: int = 0
     coded: int = 0
+    padding: int = 0
 
     def image(self, data: str) -> None:
         """Count a picture that the body holds."""
@@ -43,13 +49,12 @@ class Weight:
 
     def document(self, data: str) -> None:
         """Count a document that the body holds."""
-        self.documents += 1
-        self.coded += _tokens(data.encode("utf-8", "replace"))
+        self.padding += max(0, _LEAST_DOCUMENT - len(data))
 
     def tokens(self, body: bytes) -> int:
         """Bound the input tokens of a body."""
         text = max(0, _tokens(body) - self.coded)
-        return text + self.images * _IMAGE + self.documents * _DOCUMENT + _ALLOWANCE
+        return text + self.images * _IMAGE + self.padding + _ALLOWANCE
 
 
 def _tokens(text: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -200,6 +201,24 @@ def test_bounds_the_input_when_text_is_dense_or_plain(target: str) -> None:
     assert grown("7" * 1000) >= 1000
     assert grown("\N{CJK UNIFIED IDEOGRAPH-4E00}" * 1000) >= 2000
     assert grown("word " * 200) == 1000
+
+
+@pytest.mark.parametrize("target", APIS)
+def test_bounds_a_document_by_its_bytes_when_it_is_long(target: str) -> None:
+    """A text in a document is as many tokens as it would be outside of one."""
+    data = base64.b64encode(b"7" * 300_000).decode()
+    address = f"data:text/plain;base64,{data}"
+    source: JsonObject = {"type": "base64", "media_type": "text/plain", "data": data}
+    part: JsonObject = {
+        MESSAGES: {"type": "document", "source": source},
+        RESPONSES: {"type": "input_file", "file_data": address},
+        CHAT: {"type": "file", "file": {"file_data": address}},
+        STREAM_GENERATE: {"inlineData": {"mimeType": "text/plain", "data": data}},
+    }[target]
+    name = {RESPONSES: "input", STREAM_GENERATE: "contents"}.get(target, "messages")
+    inside = "parts" if target == STREAM_GENERATE else "content"
+    said: list[Json] = [{"role": "user", inside: [part]}]
+    assert passed(target, smallest(target, **{name: said}))[0].input_tokens > 300_000
 
 
 @pytest.mark.parametrize("target", APIS)
