@@ -153,7 +153,7 @@ class Admission:
             # steps take effect in the order they were asked for: the row, if it is ever
             # written, is written before this takes it away
             self._ledger.release(reservation.id).add_done_callback(
-                partial(self._released, reservation)
+                partial(self._released, reservation, is_entered=False)
             )
             raise
         self._open[reservation.id] = reservation
@@ -385,10 +385,12 @@ class Admission:
                 account.ended(entry)
         self._give_back(reservation, spent)
 
-    def _released(self, reservation: Reservation, done: asyncio.Future[None]) -> None:
-        is_known = not done.cancelled() and done.exception() is None
+    def _released(
+        self, reservation: Reservation, done: asyncio.Future[None], *, is_entered: bool = True
+    ) -> None:
+        is_stuck = (done.cancelled() or done.exception() is not None) and is_entered
         self._give_back(
-            reservation, None if is_known else (reservation.tokens, reservation.micro_usd or 0)
+            reservation, (reservation.tokens, reservation.micro_usd or 0) if is_stuck else None
         )
 
     def _give_back(self, reservation: Reservation, spent: tuple[int, int] | None) -> None:

@@ -341,6 +341,7 @@ def test_nothing_is_sent_and_nobody_hangs_when_the_file_cannot_be_written(
         with pytest.raises(StoreError):
             await task
         await settle_down(admission, lambda status: status.reserved_tokens == 0)
+        assert only(admission).spent_tokens == held.tokens, "what was never sent counts"
         ledger._file._connection.execute("PRAGMA query_only=OFF")
         totals = await ledger.run_totals(RUN)
         assert totals.reserved_tokens == held.tokens
