@@ -32,9 +32,9 @@ class FakeGateway:
 
     async def grant(self, grant: Grant) -> None:
         """Let a workspace in."""
-        self._refuse_if_asked()
         is_new = grant.workspace not in self.grants
-        self.grants[grant.workspace] = grant
+        self.grants[grant.workspace] = grant  # it stands for the next gateway
+        self._refuse_if_asked()
         self.granted.append(grant)
         if is_new:
             for outcome, status in self.on_grant:
@@ -42,8 +42,8 @@ class FakeGateway:
 
     async def revoke(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
         """Close it; the same entries again when asked again."""
-        self._refuse_if_asked()
         self.grants.pop(workspace, None)
+        self._refuse_if_asked()
         self.revoked.append(workspace)
         return tuple(one for one in self.entries if one.workspace == workspace)
 

@@ -106,7 +106,11 @@ class AttemptSteps:
         except StoreError:
             raise
         except ForkyardError as error:
-            await self._could_not_run(self.rows.current(attempt.id), _with_hint(error))
+            attempt = self.rows.current(attempt.id)
+            await self._could_not_run(attempt, _with_hint(error))
+            if not self.rows.owned(attempt.id):
+                # nothing is cleaned up, but its grant stands until it is taken back
+                await self.metering.close(attempt, run, agent)
             return
         failpoint("C07")
         started = self.rows.clock.now()

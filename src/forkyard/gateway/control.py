@@ -51,7 +51,10 @@ class Control:
         idle_since = loop.time()
         try:
             while not self.quitting.is_set():
-                if self._servers or self._hub.is_needed:
+                if self._hub.ledger.is_broken:
+                    _log.error("The ledger cannot be written: another gateway is to open it anew")
+                    self.quitting.set()
+                elif self._servers or self._hub.is_needed:
                     idle_since = loop.time()
                 elif loop.time() - idle_since > IDLE_SECONDS:
                     _log.info("Nobody needs a gateway")

@@ -74,6 +74,11 @@ class Ledger:
         """Name this file: sequence numbers of another one mean nothing here."""
         return self._file.id
 
+    @property
+    def is_broken(self) -> bool:
+        """Say whether nothing can be written through this process any more; another one may."""
+        return self._broken is not None
+
     async def set_budgets(self, grant: Grant) -> Standing:
         """Write a grant's limits into the file, which then keeps them itself.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from forkyard import __version__
 from forkyard.base.process import start_detached
 from forkyard.config import Layout
-from forkyard.errors import ForkyardError, GatewayError
+from forkyard.errors import ForkyardError, GatewayError, StoreError
 from forkyard.gateway import messages
 from forkyard.gateway.interface import GatewaySettings, LedgerEntry, RunStatus
 from forkyard.gateway.link import QUIT_SECONDS, Link, end, peer, until_gone
@@ -75,12 +75,19 @@ class Supervisor:
 
         Raises:
             ConfigError: With a money budget, one of its models has no known price.
-            GatewayError: No gateway can be started.
+            GatewayError: No gateway can be started, or its ledger cannot be written. The grant
+                stands all the same, for the next gateway, until it is revoked.
+
+        Cancellation:
+            The grant is as it was before.
         """
         before = self._grants.get(grant.workspace)
         self._grants[grant.workspace] = grant
         try:
             await self._ask({"op": "grant", "grant": messages.written(grant)})
+        except GatewayError:
+            self._keep()
+            raise
         except BaseException:
             if before is None:
                 del self._grants[grant.workspace]
@@ -97,10 +104,15 @@ class Supervisor:
         Raises:
             GatewayError: No gateway can be started to ask.
         """
-        self._grants.pop(workspace, None)
-        if not self._has_ledger:
-            return ()
-        return _entries(await self._ask({"op": "revoke", "workspace": workspace}))
+        gone = self._grants.pop(workspace, None)
+        try:
+            if not self._has_ledger:
+                return ()
+            return _entries(await self._ask({"op": "revoke", "workspace": workspace}))
+        finally:
+            # a gateway has nothing to say of a run that nobody is let in for any more
+            if gone is not None and all(one.run != gone.run for one in self._grants.values()):
+                self._statuses.pop(gone.run, None)
 
     def status(self, run: RunId) -> RunStatus | None:
         """Give what was last heard of a run; None: nothing of it is granted."""
@@ -179,9 +191,12 @@ class Supervisor:
     async def _ask(self, message: Message) -> object:
         """Ask whichever gateway lives; one that dies over it is replaced and asked once more."""
         for last in (False, True):
-            link = await self._linked()
             try:
+                link = await self._linked()
                 return await self._call(link, message)
+            except StoreError as error:
+                # its ledger, or our secrets: whoever asks would take it for the journal
+                raise GatewayError(error.message, hint=error.hint) from error
             except ConnectionError as error:
                 if last:
                     raise GatewayError(
@@ -257,8 +272,8 @@ class Supervisor:
             try:
                 await self._linked()
                 wait = _RETRY_SECONDS
-            except ForkyardError as error:
-                _log.warning("There is no gateway: %s", error.message)
+            except (ForkyardError, OSError) as error:
+                _log.warning("There is no gateway: %s", error)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, _MOST_RETRY_SECONDS)
 
@@ -289,8 +304,8 @@ class Supervisor:
         return None
 
     async def _begin(self) -> Link:
-        self._children.add(
-            start_detached(
+        try:
+            child = start_detached(
                 [sys.executable, "-I", "-c", _PROGRAM],
                 variables={
                     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -300,7 +315,12 @@ class Supervisor:
                 },
                 log=str(self._layout.gateway_log),
             )
-        )
+        except OSError as error:
+            raise GatewayError(
+                f"cannot start the gateway: {error}",
+                hint="Free memory, processes or descriptors on this machine; it is tried again.",
+            ) from error
+        self._children.add(child)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _START_SECONDS
         while (link := await self._adopt()) is None:

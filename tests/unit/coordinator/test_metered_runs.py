@@ -199,6 +199,7 @@ def test_attempt_cannot_run_when_it_cannot_be_let_in(world: World) -> None:
 
     told(world, story)
     assert world.agent_starts == []
+    assert world.gateway.grants == {}
 
 
 def test_attempt_is_shown_its_agent_when_that_had_to_be_installed(world: World) -> None:
