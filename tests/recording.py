@@ -43,6 +43,8 @@ class Recorder:
     sent: list[Sent] = field(default_factory=list)
     status: str = "200 OK"
     more_headers: str = ""
+    raw: tuple[bytes, ...] = ()
+    """The whole answer instead, byte for byte; its last piece comes again and again."""
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,12 +59,22 @@ class Recorder:
                 )
                 length = next((int(v) for name, v in headers if name == "content-length"), 0)
                 self.sent.append(Sent(first, headers, await reader.readexactly(length)))
+                if self.raw:
+                    await self._say(writer)
+                    break
                 writer.write(
                     f"HTTP/1.1 {self.status}\r\ncontent-type: application/json\r\n"
                     f"{self.more_headers}content-length: {len(ANSWER)}\r\n\r\n{ANSWER}".encode()
                 )
                 await writer.drain()
         writer.close()
+
+    async def _say(self, writer: asyncio.StreamWriter) -> None:
+        writer.writelines(self.raw[:-1])
+        while self.raw[-1]:
+            writer.write(self.raw[-1])
+            await writer.drain()
+            await asyncio.sleep(0.1)
 
     def taken(self) -> list[Sent]:
         """Give what came since the last time."""

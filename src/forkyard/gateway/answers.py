@@ -34,10 +34,16 @@ def kept_headers(answer: aiohttp.ClientResponse) -> Headers:
     """Copy those headers of a provider's answer that an agent may see."""
     kept: Headers = CIMultiDict()
     for name in _KEPT:
-        value = answer.headers.get(name)
-        if value is not None and len(value) <= _MOST_HEADER:
+        if (value := _said(answer, name)) is not None:
             kept[name] = value
     return kept
+
+
+def _said(answer: aiohttp.ClientResponse, name: str) -> str | None:
+    value = answer.headers.get(name)
+    # Whatever else bytes were read as, they could not be written again.
+    is_fair = value is not None and len(value) <= _MOST_HEADER and value.isascii()
+    return value if is_fair else None
 
 
 def given(answer: Answer) -> web.Response:
@@ -52,24 +58,30 @@ async def passed_on(
 
     The JSON is written anew, with every key in it masked, also where it was escaped.
     """
-    body = await _bounded(answer)
-    try:
-        content = json.loads(body) if body is not None else None
-    except (ValueError, RecursionError):
-        content = None
-    if answer.status < 400 or not isinstance(content, dict | list):  # noqa: PLR2004 - HTTP: errors start there
+    text = _plain_json(await _bounded(answer), keys)
+    if answer.status < 400 or text is None:  # noqa: PLR2004 - HTTP: errors start there
         own = protocol.answer(Reason.PROVIDER, f"the provider answered {answer.status}")
         response = given(own)
         if answer.status >= 400:  # noqa: PLR2004 - the first status that is an error
             response.set_status(answer.status)
     else:
-        text = json.dumps(_masked(content, keys), ensure_ascii=False)
         response = web.Response(status=answer.status, text=text, content_type="application/json")
     for name in ("request-id", "x-request-id", "retry-after", "x-should-retry"):
-        value = answer.headers.get(name)
-        if value is not None and len(value) <= _MOST_HEADER:
+        if (value := _said(answer, name)) is not None:
             response.headers[name] = keys.mask(value)
     return response
+
+
+def _plain_json(body: bytes | None, keys: KeyRing) -> str | None:
+    """Write an error's JSON anew; None where it is none, or none that can be written."""
+    try:
+        content = None if body is None else json.loads(body)
+        if not isinstance(content, dict | list):
+            return None
+        # In ASCII: half of a surrogate pair can be read, but not be sent.
+        return json.dumps(_masked(content, keys), allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _masked(content: object, keys: KeyRing) -> object:

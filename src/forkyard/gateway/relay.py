@@ -8,6 +8,7 @@ upper bound. Bytes of an answer pass untouched; nothing of an error does before 
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 import aiohttp
@@ -23,10 +24,12 @@ from forkyard.gateway.keys import Key, KeyRing
 from forkyard.gateway.line import Reservation
 from forkyard.gateway.passing import Free, Stalls, Stream, TooLargeError, Whole
 from forkyard.gateway.prices import ModelPrice, bound_of
-from forkyard.gateway.protocols.content_coding import Decoder
+from forkyard.gateway.protocols.content_coding import ContentError, Decoder
 from forkyard.gateway.protocols.interface import ModelProtocol, Reading, Reason, Rebuilt, UsageMeter
 from forkyard.gateway.upstream import Patience, Stalled, Upstream
 from forkyard.model.budget import Grant, TokenCounts
+
+_log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 60.0
 """How long an answer is read on for when its agent is gone: most end by then, and are exact."""
@@ -88,6 +91,7 @@ class Exchange:
         self._first_byte: int | None = None
         self._task: asyncio.Task[web.StreamResponse] | None = None
         self._meter: UsageMeter | None = None
+        self._to: Stream | Whole | None = None
 
     def start(self) -> asyncio.Task[web.StreamResponse]:
         """Run it in a task of its own."""
@@ -224,6 +228,9 @@ class Exchange:
             return self._say(Reason.PROVIDER, clause), told
         except (aiohttp.ClientError, OSError, TimeoutError):
             return self._broken(Reason.PROVIDER, "the provider broke off before it answered")
+        except Exception as error:  # noqa: BLE001 - whatever an answer does to us is the provider's fault
+            _log.error("An answer broke its exchange", exc_info=error)
+            return self._baffled()
 
     async def _throttled(
         self, answer: aiohttp.ClientResponse, started: float
@@ -264,12 +271,14 @@ class Exchange:
             self._meter = meter
         patience.wait_longer(self._stalls.bear(self._parts.provider, is_streaming=is_stream))
         headers = answers.kept_headers(answer)
-        to = Stream(self._request, headers) if is_stream else Whole(headers)
+        to = self._to = Stream(self._request, headers) if is_stream else Whole(headers)
         why = ""
         try:
             await self._copy(answer, patience, begun, meter, to)
         except TooLargeError:
             why = "the answer is larger than the gateway takes"
+        except ContentError as error:
+            why = f"the provider's answer cannot be read: {error}"
         except (aiohttp.ClientError, OSError, TimeoutError):
             why = "the provider broke off in the middle"
         except asyncio.CancelledError:
@@ -344,6 +353,17 @@ class Exchange:
     def _broken(self, reason: Reason, why: str) -> tuple[web.StreamResponse, _Told]:
         response = self._say(reason, why)
         told = self._known(Outcome.PROVIDER_ERROR, why)
+        told.status = response.status
+        return response, told
+
+    def _baffled(self) -> tuple[web.StreamResponse, _Told]:
+        """Answer where not even what was read so far can be trusted."""
+        why = "the gateway cannot read the provider's answer"
+        told = _Told(outcome=Outcome.PROVIDER_ERROR, is_estimated=True, detail=why, status=200)
+        if isinstance(self._to, Stream) and self._to.has_begun:
+            self._to.is_broken = True
+            return self._to, told
+        response = self._say(Reason.PROVIDER, why)
         told.status = response.status
         return response, told
 
