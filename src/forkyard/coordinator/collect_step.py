@@ -113,12 +113,13 @@ class CollectStep:
             log_files(self.layout, attempt)[0],
             mask=self.mask,
         )
+        bill = self.rows.journal.state.usage_of(attempt.id)  # whole: the account's is cut short
         observed: dict[str, object] = {
             "exit_code": attempt.exit_code,
             "elapsed_seconds": attempt.elapsed_seconds,
             "stop_reason": None if result is None else result.stop_reason.value,
-            "requests": len(account.entries),
-            "tokens": sum(one.tokens.total for one in account.entries),
+            "requests": sum(row.requests for row in bill),
+            "tokens": sum(row.tokens.total for row in bill),
         }
         await asyncio.to_thread(
             keep_story,

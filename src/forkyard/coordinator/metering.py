@@ -30,6 +30,7 @@ class Account:
     """What the gateway has to say of an attempt that is over."""
 
     entries: tuple[LedgerEntry, ...] = ()
+    """The newest, and the newest refusal of a budget: an agent can ask without end."""
     trouble: str | None = None
     """Why it could not be asked."""
 

@@ -129,7 +129,8 @@ class Gateway(Protocol):
         """Close a workspace's sockets, cut its streams, settle what was open.
 
         Returns:
-            The workspace's whole ledger.
+            The newest 1,000 entries of the workspace, in order, and before them the newest
+            refusal of a budget where that is older. `entries_after` has them all.
         """
         ...
 

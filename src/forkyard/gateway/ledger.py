@@ -141,9 +141,11 @@ class Ledger:
         """Read settled entries in the order of their sequence numbers."""
         return await self._ask(partial(self._file.entries_after, sequence, limit))
 
-    async def entries_of(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
-        """Read everything that one workspace asked for."""
-        return await self._ask(partial(self._file.entries_of, workspace))
+    async def entries_of(
+        self, workspace: WorkspaceId, *, limit: int = 1000
+    ) -> tuple[LedgerEntry, ...]:
+        """Read the newest that one workspace asked for, and when a budget refused it last."""
+        return await self._ask(partial(self._file.entries_of, workspace, limit))
 
     async def attempt_totals(self, attempt: AttemptId) -> Totals:
         """Read one attempt's totals."""

@@ -275,12 +275,17 @@ class LedgerFile:
         )
         return tuple(self._entry(row) for row in rows)
 
-    def entries_of(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
-        """Read one workspace's entries in their order."""
+    def entries_of(self, workspace: WorkspaceId, limit: int) -> tuple[LedgerEntry, ...]:
+        """Read one workspace's newest entries and its newest refusal of a budget, in order."""
         rows = self._connection.execute(
             f"SELECT sequence, {_ENTRY} FROM entries"  # noqa: S608 - constants
-            " WHERE workspace = ? ORDER BY sequence",
-            (workspace,),
+            " WHERE sequence IN ("
+            "  SELECT sequence FROM (SELECT sequence FROM entries"
+            "   WHERE workspace = ?1 ORDER BY sequence DESC LIMIT ?2)"
+            "  UNION"
+            "  SELECT max(sequence) FROM entries WHERE workspace = ?1 AND outcome = ?3"
+            " ) ORDER BY sequence",
+            (workspace, limit, Outcome.REFUSED_BUDGET.value),
         )
         return tuple(self._entry(row) for row in rows)
 

@@ -8,7 +8,7 @@ After that it asks with a number, which the answer repeats:
 
     {"id": N, "op": "configure", "settings": {...}, "keys": {SECRET: VALUE}}
     {"id": N, "op": "grant", "grant": {...}}
-    {"id": N, "op": "revoke", "workspace": W}          -> the workspace's ledger entries
+    {"id": N, "op": "revoke", "workspace": W}          -> the workspace's newest entries
     {"id": N, "op": "entries", "after": S, "limit": L} -> ledger entries
     {"id": N, "op": "quit"}                            it settles everything, then ends
 

@@ -99,7 +99,7 @@ class Supervisor:
         """Close a workspace's sockets, cut its streams, settle what was open.
 
         Returns:
-            The workspace's whole ledger.
+            The workspace's newest entries, and when a budget refused it last.
 
         Raises:
             GatewayError: No gateway can be started to ask.

@@ -239,3 +239,22 @@ def test_closed_ledger_says_so(tmp_path: Path) -> None:
             await ledger.set_budgets(GRANT)
 
     run(tmp_path, scene)
+
+
+def test_newest_entries_and_a_budgets_refusal_are_told_when_a_workspace_asked_a_lot(
+    tmp_path: Path,
+) -> None:
+    """The answer stays small, and still says whether a budget refused it."""
+
+    async def scene(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        outcomes = [Outcome.BAD_REQUEST, Outcome.REFUSED_BUDGET, *[Outcome.BAD_REQUEST] * 5]
+        for outcome in outcomes:
+            settlement = Settlement(outcome=outcome, status=400)
+            await ledger.record(GRANT, provider="anthropic", model=MODEL, settlement=settlement)
+        told = await ledger.entries_of(GRANT.workspace, limit=3)
+        assert [one.sequence for one in told] == [2, 5, 6, 7]
+        whole = await ledger.entries_of(GRANT.workspace)
+        assert [one.outcome for one in whole] == outcomes
+
+    run(tmp_path, scene)
