@@ -16,6 +16,7 @@ from forkyard.errors import (
 from forkyard.wire.results import AttemptInfo, EvaluationInfo, RankedInfo, RunInfo, TaskInfo
 
 SOLVED = "solved"
+NO_REGRESSION = "no-regression-shown"
 BUDGET = 13
 _CUT_OFF = frozenset({"provider", "budget", "ours"})
 CANNOT_START = frozenset({126, 127})
@@ -187,7 +188,7 @@ def _shortened(text: str) -> str:
 
 
 def _show_next(run: RunInfo) -> None:
-    best = [one for task in run.tasks for one in _best(task)]
+    best = [one for task in run.tasks for one in _best(task) or _unharmful(task)]
     say()
     if best:
         for index, candidate in enumerate(best[:_BEST_SHOWN]):
@@ -209,6 +210,19 @@ def _show_next(run: RunInfo) -> None:
         attempts = [one for task in run.tasks for one in task.attempts]
         if attempts:
             say(f"Next: forkyard logs {short(attempts[0].id)}")
+
+
+def _unharmful(task: TaskInfo) -> list[str]:
+    """Give the first of those that broke nothing where nothing was there to be fixed."""
+    harmless = {
+        one.candidate.id
+        for one in task.attempts
+        if one.candidate is not None
+        and one.candidate.files
+        and one.evaluation is not None
+        and one.evaluation.verdict == NO_REGRESSION
+    }
+    return [one.candidate for one in task.ranking if one.rank == 1 and one.candidate in harmless]
 
 
 def _may_be_retried(attempt: AttemptInfo) -> bool:

@@ -5,6 +5,7 @@ their provider broke off, and blame a provider for a refusal of ours.
 
 | seen | whose |
 |---|---|
+| a budget of ours refused a request, after the gateway died with one under way | ours |
 | a budget of ours refused a request | budget |
 | the sandbox died, or the gateway did and the agent gave up | ours |
 | the newest answer was 401, 402, 403, 404, 429, 5xx, cut, stalled, malformed, late | provider |
@@ -60,6 +61,9 @@ def failure_of(seen: Evidence) -> Finding:
     """Classify the end of an attempt."""
     refused = _newest(seen.entries, Outcome.REFUSED_BUDGET)
     if refused is not None or seen.ending is AttemptState.BUDGET_EXHAUSTED:
+        lost = sum(one.outcome is Outcome.UNKNOWN for one in seen.entries)
+        if lost:
+            return Finding(failure=Failure.OURS, detail=_lost_budget(lost, refused))
         return Finding(failure=Failure.BUDGET, detail=refused.detail if refused else None)
     if seen.ending is AttemptState.CANCELLED:
         return Finding()
@@ -69,6 +73,15 @@ def failure_of(seen: Evidence) -> Finding:
     if found.failure is None and _is_the_agents_own(seen):
         return Finding(failure=Failure.AGENT)
     return found
+
+
+def _lost_budget(lost: int, refused: LedgerEntry | None) -> str:
+    requests = "a request" if lost == 1 else f"{lost} requests"
+    then = refused.detail if refused is not None and refused.detail else "a budget refused"
+    return (
+        f"the gateway died with {requests} under way, which counts as all that it might have"
+        f" used; then {then}"
+    )
 
 
 def _at_the_gateway(seen: Evidence) -> Finding:

@@ -139,9 +139,12 @@ def _size_reason(entry: _Entry) -> str:
     files = len(entry.candidate.files)
     if not files:
         return "changes nothing"
-    lines = change_size(entry.candidate)
+    changed = entry.candidate.files
+    binary = sum(one.added_lines is None and one.deleted_lines is None for one in changed)
+    lines = sum((one.added_lines or 0) + (one.deleted_lines or 0) for one in changed)
     what = f"{files} {'file' if files == 1 else 'files'}"
-    return f"changes {lines} {'line' if lines == 1 else 'lines'} in {what}"
+    rest = f", {binary} of them binary" if binary else ""
+    return f"changes {lines} {'line' if lines == 1 else 'lines'} in {what}{rest}"
 
 
 def _difference(better: _Entry, worse: _Entry) -> str | None:

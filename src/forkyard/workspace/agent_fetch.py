@@ -144,14 +144,24 @@ class Fetcher:
             timeout_seconds=TIMEOUT_SECONDS,
         )
         if not done.succeeded:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            reason = said[-1][:300] if said else f"exit {done.exit_code}"
+            reason = _reason(done)
             raise WorkspaceError(
                 f"cannot fetch {what}: {Path(argv[0]).name} says: {reason}",
                 hint="Look at its configuration and the network, or fetch the archives elsewhere"
                 " and use `forkyard agent install NAME --from FOLDER`.",
             )
         return done
+
+
+def _reason(done: Finished) -> str:
+    """Pick the lines that tell most: npm ends with where its log was, which is gone by now."""
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    telling = [
+        words
+        for line in lines
+        if (words := line.removeprefix("npm error").strip()) and "complete log of this" not in words
+    ]
+    return "; ".join(telling[-3:])[-300:] or f"exit {done.exit_code}"
 
 
 def pip_command(search_path: str) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ class Agents:
         variables: Mapping[str, str] | None = None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> InstalledAgent:
-        """Install an agent as it is pinned; one that is there is left as it is.
+        """Install an agent as it is pinned; one that is there and whole is left as it is.
 
         Args:
             driver: Which.
@@ -245,7 +245,10 @@ class Agents:
         async with self._locks.setdefault(name, asyncio.Lock()):
             found = self._find(name, recipe)
             if found is not None:
-                return found
+                if not await self.damage(found):
+                    return found
+                announce(f"{name} {recipe.version} is damaged; installing it again")
+                await asyncio.to_thread(remove_tree, found.folder.parent, self._layout.trash)
             make_directory(self._layout.agents)
             scratch = self._layout.agents / f"{_NEW}{uuid.uuid4().hex}"
             scratch.mkdir(mode=0o700)

@@ -31,7 +31,8 @@ _PASSWORD = re.compile(
 )
 _HEADER = re.compile(r"^\s*extraheader\s*=.*\n?", re.IGNORECASE | re.MULTILINE)
 _KEPT_SETTINGS = re.compile(
-    r"^(remote\.[^\n]+\.(url|fetch)|branch\.[^\n]+\.(remote|merge))$", re.IGNORECASE
+    r"^(remote\.[^\n]+\.(url|fetch)|branch\.[^\n]+\.(remote|merge)|user\.(name|email))$",
+    re.IGNORECASE,
 )
 
 Say = Callable[[str], None]

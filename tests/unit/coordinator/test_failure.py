@@ -85,6 +85,12 @@ FAILED = replace(PLAIN, result=result(1))
         (replace(PLAIN, entries=(DONE, entry(Outcome.REFUSED_BUDGET, 402))), Failure.BUDGET),
         (replace(FAILED, entries=(entry(Outcome.REFUSED_BUDGET, 402), FAULT)), Failure.BUDGET),
         (replace(PLAIN, ending=AttemptState.BUDGET_EXHAUSTED), Failure.BUDGET),
+        (
+            replace(
+                PLAIN, entries=(entry(Outcome.UNKNOWN, None), entry(Outcome.REFUSED_BUDGET, 402))
+            ),
+            Failure.OURS,
+        ),
         (replace(FAILED, entries=(entry(Outcome.UNKNOWN, None),)), Failure.OURS),
         (replace(PLAIN, entries=(entry(Outcome.UNKNOWN, None),)), None),
         # nothing came, and it gave up; or the stream stalled, and it says so
