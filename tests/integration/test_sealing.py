@@ -125,6 +125,15 @@ async def test_uncommitted_work_is_as_it_was_when_history_is_sealed(
     assert said == " M a.txt\n D pkg/old.py\n?? new.txt\ndirty\nuntracked\n"
 
 
+async def test_an_agent_can_commit_when_history_is_sealed(here: Station, tmp_path: Path) -> None:
+    """Git wants a name for it, and the user's own settings are nowhere inside."""
+    source = make_repository(tmp_path / "src")
+    snapshot = await here.snapshot_of(RepositorySource(path=str(source)))
+    _, fork = await fork_sealed(here, snapshot)
+    await here.run(fork, "echo x > new; git add new; git commit -qm mine")
+    assert await here.run(fork, "git log -1 --format='%an %ae'") == "agent agent@localhost\n"
+
+
 async def test_one_sealed_snapshot_is_made_when_many_ask(here: Station, tmp_path: Path) -> None:
     """It is cached, goes with its snapshot, and leaves nothing."""
     source = make_repository(tmp_path / "src")

@@ -27,7 +27,11 @@ _CONFIG = """\
 \tlogallrefupdates = true
 [diff]
 \tignoreSubmodules = all
+[user]
+\tname = agent
+\temail = agent@localhost
 """
+"""Agents like to commit, and nothing of the user's own settings is there to name them."""
 
 
 async def index_pack(pack: Path, quarantine: Path) -> None:
