@@ -57,6 +57,23 @@ async def ask(handover: Handover) -> tuple[int, bytes]:
             return CUT, b""
 
 
+async def test_a_stream_is_cut_when_it_never_ends(home: Path) -> None:
+    """Pings alone are borne for a while, events for longer, and neither for ever."""
+    cases = {PING: "the provider was silent for 1 s", EVENT: "the answer took more than 6 s"}
+    async with recording() as provider:
+        settings = settings_for(
+            provider.url, idle_seconds=1.0, answer_seconds=2.0, request_seconds=6.0
+        )
+        async with yard(home, settings) as made:
+            for piece, words in cases.items():
+                provider.raw = (answer(kind="stream"), piece)
+                grant = grant_for()
+                assert (await ask(await made.let_in(grant)))[0] == CUT
+                (entry,) = await made.supervisor.revoke(grant.workspace)
+                assert entry.outcome == Outcome.PROVIDER_ERROR
+                assert words in entry.detail
+
+
 async def test_an_answer_is_a_fault_in_the_apis_form_when_it_breaks_its_reader(home: Path) -> None:
     """Never a bare 500 of ours, and each is booked as the provider's fault, or as a request's."""
     async with recording() as provider, yard(home, settings_for(provider.url)) as made:

@@ -14,11 +14,26 @@ from forkyard.gateway.protocols.interface import Reading
 
 MOST_ANSWER_BYTES = 64 * 1024**2
 """Of an answer that is no stream."""
+MOST_STREAM_BYTES = 256 * 1024**2
+"""Of a stream, also when it is decoded: the longest answers have a few megabytes."""
 _MOST_UNREAD_BYTES = 64 * 1024
+_MOST_PING_BYTES = 256
 
 
 class TooLargeError(Exception):
     """An answer has more bytes than we take."""
+
+
+def is_life(chunk: bytes) -> bool:
+    """Say whether a chunk says more than that the connection is still there."""
+    if len(chunk) > _MOST_PING_BYTES:
+        return True
+    if b'"ping"' in chunk or b'"keepalive"' in chunk:
+        return False
+    said = chunk.strip()
+    if said.startswith(b":"):
+        return b"data:" in said
+    return bool(said) and not said.startswith((b"event: ping", b"event:ping"))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,7 +22,15 @@ from forkyard.gateway.governor import THROTTLED, Governor, PatienceError
 from forkyard.gateway.interface import Outcome, Provider
 from forkyard.gateway.keys import Key, KeyRing
 from forkyard.gateway.line import Reservation
-from forkyard.gateway.passing import Free, Stalls, Stream, TooLargeError, Whole
+from forkyard.gateway.passing import (
+    MOST_STREAM_BYTES,
+    Free,
+    Stalls,
+    Stream,
+    TooLargeError,
+    Whole,
+    is_life,
+)
 from forkyard.gateway.prices import ModelPrice, bound_of
 from forkyard.gateway.protocols.content_coding import ContentError, Decoder
 from forkyard.gateway.protocols.interface import ModelProtocol, Reading, Reason, Rebuilt, UsageMeter
@@ -204,7 +212,7 @@ class Exchange:
         begun = asyncio.get_running_loop().time()
         self._is_sent = True
         try:
-            async with parts.upstream.patience(bear) as patience:
+            async with parts.upstream.patience(bear, parts.provider.request_seconds) as patience:
                 answer = await parts.upstream.send(
                     self._grant.workspace, parts.provider, self._protocol, self._rebuilt, parts.key
                 )
@@ -269,7 +277,11 @@ class Exchange:
         if self._rebuilt.operation.is_metered:
             meter = self._protocol.meter(self._rebuilt, is_event_stream=is_stream)
             self._meter = meter
-        patience.wait_longer(self._stalls.bear(self._parts.provider, is_streaming=is_stream))
+        provider, stalls = self._parts.provider, self._stalls
+        patience.wait_longer(
+            stalls.bear(provider, is_streaming=is_stream),
+            stalls.bear(provider, is_streaming=False),
+        )
         headers = answers.kept_headers(answer)
         to = self._to = Stream(self._request, headers) if is_stream else Whole(headers)
         why = ""
@@ -287,6 +299,8 @@ class Exchange:
             patience.absorb()
             whose = "the agent did not read" if self._is_writing else "the provider was silent"
             why = f"{whose} for {patience.limit_seconds:g} s in the middle"
+            if patience.is_late:
+                why = f"the answer took more than {provider.request_seconds:g} s"
             self._stalls.in_a_row += not self._is_writing
         meter.end()
         return self._ended(to, meter.reading(), why)
@@ -301,7 +315,8 @@ class Exchange:
     ) -> None:
         """Copy a body as it comes, metering beside it; this is what each event costs."""
         encoding = answer.headers.get("content-encoding", "identity").lower()
-        decoder = None if encoding == "identity" else Decoder(encoding)
+        most = left = MOST_STREAM_BYTES
+        decoder = None if encoding == "identity" else Decoder(encoding, most_bytes=most)
         feed, heard, read, put = meter.feed, patience.heard, answer.content.readany, to.put
         chunk = await read()
         if chunk:
@@ -309,8 +324,15 @@ class Exchange:
             self._first_byte = round((now - begun) * 1000)
             self._is_gone = self._is_gone or not await to.begin()
         while chunk:
-            heard()
-            feed(chunk if decoder is None else decoder.feed(chunk))
+            left -= len(chunk)
+            if left < 0:
+                raise TooLargeError
+            plain = chunk if decoder is None else decoder.feed(chunk)
+            if is_life(plain):
+                heard()
+            else:
+                patience.pinged()
+            feed(plain)
             if not self._is_gone:
                 try:
                     if put(chunk):

@@ -36,24 +36,44 @@ class Stalled(Exception):  # noqa: N818 - an event of the exchange, not an error
 class Patience:
     """Watches one exchange; `heard` is all that a chunk costs."""
 
-    __slots__ = ("_loop", "_task", "has_ended", "limit_seconds", "since")
+    __slots__ = (
+        "_deadline",
+        "_loop",
+        "_ping_seconds",
+        "_said",
+        "_task",
+        "has_ended",
+        "is_late",
+        "limit_seconds",
+        "since",
+    )
 
-    def __init__(self, limit_seconds: float) -> None:
+    def __init__(self, limit_seconds: float, most_seconds: float) -> None:
         """Begin to count now, for the task that runs."""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self.limit_seconds = limit_seconds
-        self.since = self._loop.time()
+        self.since = self._said = self._loop.time()
+        self._ping_seconds = 0.0
+        self._deadline = self.since + most_seconds
         self.has_ended = False
         """It has interrupted its task, or is over."""
+        self.is_late = False
+        """What it interrupted had taken too long, silent or not."""
 
     def heard(self) -> None:
-        """Begin to count again: bytes came."""
-        self.since = self._loop.time()
+        """Begin to count again: something was said."""
+        self.since = self._said = self._loop.time()
 
-    def wait_longer(self, limit_seconds: float) -> None:
-        """Change how much silence is borne from now on."""
-        self.limit_seconds = limit_seconds
+    def pinged(self) -> None:
+        """Begin to count again, unless nothing but this has come for too long."""
+        now = self._loop.time()
+        if now - self._said < self._ping_seconds:
+            self.since = now
+
+    def wait_longer(self, limit_seconds: float, ping_seconds: float) -> None:
+        """Change how much silence is borne from now on, and how much of nothing but pings."""
+        self.limit_seconds, self._ping_seconds = limit_seconds, ping_seconds
         self.heard()
 
     def absorb(self) -> None:
@@ -62,8 +82,11 @@ class Patience:
             self._task.uncancel()
 
     def look(self, now: float) -> None:
-        """Interrupt the exchange where it has been silent for too long."""
-        if not self.has_ended and self._task is not None and now - self.since > self.limit_seconds:
+        """Interrupt the exchange where it has been silent or under way for too long."""
+        if self.has_ended or self._task is None:
+            return
+        self.is_late = now > self._deadline
+        if self.is_late or now - self.since > self.limit_seconds:
             self.has_ended = True
             self._task.cancel()
 
@@ -118,13 +141,13 @@ class Upstream:
         return found
 
     @asynccontextmanager
-    async def patience(self, limit_seconds: float) -> AsyncIterator[Patience]:
-        """Bear so much silence within the block.
+    async def patience(self, limit_seconds: float, most_seconds: float) -> AsyncIterator[Patience]:
+        """Bear so much silence within the block, and so much time in all.
 
         Raises:
             Stalled: There was more of it; raised in place of what the wait was interrupted by.
         """
-        patience = Patience(limit_seconds)
+        patience = Patience(limit_seconds, most_seconds)
         self._watched.add(patience)
         try:
             yield patience

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 IDLE_SECONDS = 60.0
 ANSWER_SECONDS = 300.0
+REQUEST_SECONDS = 3600.0
 
 
 class Api(StrEnum):
@@ -37,7 +38,12 @@ class Provider:
     idle_seconds: float = IDLE_SECONDS
     """Silence after which a stream, or the wait for its first byte, counts as stalled."""
     answer_seconds: float = ANSWER_SECONDS
-    """The same for an answer that is no stream: the model writes all of it first."""
+    """The same for an answer that is no stream: the model writes all of it first.
+
+    A stream that brings nothing but pings is borne for as long: the model thinks, unseen.
+    """
+    request_seconds: float = REQUEST_SECONDS
+    """The most that one request may take, whatever comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

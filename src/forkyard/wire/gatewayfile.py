@@ -12,6 +12,7 @@ providers:
     concurrent_requests: 32
     idle_timeout: 60s
     answer_timeout: 5m
+    request_timeout: 60m
 prices:                                     # USD per million tokens
   - {model: my-model, input: 3, output: 15, cache_read: 0.3, cache_write: 3.75}
 ```
@@ -28,6 +29,7 @@ from urllib.parse import urlsplit
 from forkyard.model.provider import (
     ANSWER_SECONDS,
     IDLE_SECONDS,
+    REQUEST_SECONDS,
     Api,
     GatewaySettings,
     Price,
@@ -124,6 +126,7 @@ def _provider(entry: Section) -> Provider | None:
     at_once = entry.integer("concurrent_requests", least=1, most=_MOST_REQUESTS)
     idle = _seconds(entry, "idle_timeout", IDLE_SECONDS)
     answer = _seconds(entry, "answer_timeout", ANSWER_SECONDS)
+    request = _seconds(entry, "request_timeout", REQUEST_SECONDS)
     if name is None or api is None or url is None:
         return None
     return Provider(
@@ -137,6 +140,7 @@ def _provider(entry: Section) -> Provider | None:
         concurrent_requests=at_once,
         idle_seconds=idle,
         answer_seconds=answer,
+        request_seconds=request,
     )
 
 
