@@ -41,12 +41,18 @@ class Listener:
         self._socket = listener
         self._web: web.Server | None = None
         self._server: asyncio.Server | None = None
+        self._is_discarded = False
+        self._turn = asyncio.Lock()
+        """A close that comes while it opens would find nothing to close."""
 
     async def open(self, handler: Handler) -> None:
-        """Begin to accept. Idempotent."""
-        if self._web is not None:
-            return
-        self._web = _Server(
+        """Begin to accept. Idempotent, and nothing once it is discarded."""
+        async with self._turn:
+            if self._web is None and not self._is_discarded:
+                await self._open(handler)
+
+    async def _open(self, handler: Handler) -> None:
+        served = _Server(
             handler,
             handler_cancellation=True,
             access_log=None,
@@ -60,10 +66,15 @@ class Listener:
         )
         # Closing a server closes its socket; ours has to stay, for the next grant.
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._web, sock=self._socket.dup(), backlog=1024)
+        self._server = await loop.create_server(served, sock=self._socket.dup(), backlog=1024)
+        self._web = served
 
     async def close(self) -> None:
         """Stop accepting and cut every connection; the socket stays. Idempotent."""
+        async with self._turn:
+            await self._close()
+
+    async def _close(self) -> None:
         server, self._server = self._server, None
         served, self._web = self._web, None
         if server is None or served is None:
@@ -79,6 +90,7 @@ class Listener:
 
     async def discard(self) -> None:
         """Close it for good. Idempotent."""
+        self._is_discarded = True
         await self.close()
         self._socket.close()
 

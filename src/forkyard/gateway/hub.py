@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
@@ -66,6 +67,7 @@ class Hub:
         self._prices = PriceTable()
         self._workspaces: dict[WorkspaceId, _Workspace] = {}
         self._grants: dict[WorkspaceId, Grant] = {}
+        self._turns: WeakValueDictionary[WorkspaceId, asyncio.Lock] = WeakValueDictionary()
         self._known: dict[tuple[str, Api], ModelPrice | None] = {}
         self._known_until = 0.0
 
@@ -90,7 +92,8 @@ class Hub:
         self._prices = PriceTable(settings.prices)
         self._known.clear()
         for workspace in tuple(self._grants):
-            await self._open(workspace)
+            async with self._turn(workspace):
+                await self._open(workspace)
 
     async def grant(self, grant: Grant) -> None:
         """Let a workspace in; its sockets are accepted from now on. Idempotent.
@@ -99,13 +102,14 @@ class Hub:
             ConfigError: With a money budget, one of its models has no known price.
         """
         self._refuse_unpriced(grant)
-        await self._admission.grant(grant)
-        held = self._held(grant.workspace)
-        before = self._grants.get(grant.workspace)
-        if held.places is None or before is None or before.most_concurrent != grant.most_concurrent:
-            held.places = asyncio.Semaphore(max(1, grant.most_concurrent))
-        self._grants[grant.workspace] = grant
-        await self._open(grant.workspace)
+        async with self._turn(grant.workspace):
+            await self._admission.grant(grant)
+            held = self._held(grant.workspace)
+            most, before = grant.most_concurrent, self._grants.get(grant.workspace)
+            if held.places is None or before is None or before.most_concurrent != most:
+                held.places = asyncio.Semaphore(max(1, most))
+            self._grants[grant.workspace] = grant
+            await self._open(grant.workspace)
 
     def _refuse_unpriced(self, grant: Grant) -> None:
         if grant.attempt_budget.micro_usd is None and grant.run_budget.micro_usd is None:
@@ -125,33 +129,38 @@ class Hub:
 
     async def revoke(self, workspace: WorkspaceId) -> tuple[LedgerEntry, ...]:
         """Close a workspace's sockets, cut its streams, settle what was open. Idempotent."""
-        self._admission.revoke(workspace)
-        self._grants.pop(workspace, None)
-        held = self._workspaces.get(workspace)
-        if held is not None:
-            for listener in tuple(held.listeners.values()):
-                await listener.close()
-            await self._cut(held)
-            self._forget_if_empty(workspace)
-        await self._upstream.forget(workspace)
-        return await self.ledger.entries_of(workspace)
+        # A grant that waits for the disk comes first: it is this one that it may not outlive.
+        async with self._turn(workspace):
+            self._admission.revoke(workspace)
+            self._grants.pop(workspace, None)
+            held = self._workspaces.get(workspace)
+            if held is not None:
+                for listener in tuple(held.listeners.values()):
+                    await listener.close()
+                await self._cut(held)
+                self._forget_if_empty(workspace)
+            await self._upstream.forget(workspace)
+            return await self.ledger.entries_of(workspace)
 
-    async def _cut(self, held: _Workspace) -> None:
-        for exchange in tuple(held.exchanges):
-            exchange.leave(CUT_SECONDS)
-        if held.tasks:
-            await asyncio.wait(tuple(held.tasks), timeout=_SETTLE_SECONDS)
+    async def _cut(self, *workspaces: _Workspace) -> None:
+        """Cut what is under way, and wait for all of it at once."""
+        for held in workspaces:
+            for exchange in tuple(held.exchanges):
+                exchange.leave(CUT_SECONDS)
+        if tasks := [task for held in workspaces for task in held.tasks]:
+            await asyncio.wait(tasks, timeout=_SETTLE_SECONDS)
 
     async def hand_over(
         self, workspace: WorkspaceId, sockets: Mapping[str, socket.socket]
     ) -> tuple[Listener, ...]:
         """Take a workspace's listening sockets; those it had before are let go."""
-        held = self._held(workspace)
         made = {name: Listener(one, workspace, name) for name, one in sockets.items()}
-        before, held.listeners = held.listeners, made
-        for listener in before.values():
-            await listener.discard()
-        await self._open(workspace)
+        async with self._turn(workspace):
+            held = self._held(workspace)
+            before, held.listeners = held.listeners, made
+            for listener in before.values():
+                await listener.discard()
+            await self._open(workspace)
         return tuple(made.values())
 
     async def let_go(self, listeners: Iterable[Listener]) -> None:
@@ -190,14 +199,18 @@ class Hub:
 
     async def close(self) -> None:
         """Close every socket, cut every stream, settle everything."""
-        for held in tuple(self._workspaces.values()):
-            for listener in tuple(held.listeners.values()):
-                await listener.discard()
-            await self._cut(held)
-            for task in tuple(held.tasks):
+        all_held = tuple(self._workspaces.values())
+        listeners = [one for held in all_held for one in held.listeners.values()]
+        await asyncio.gather(*(one.discard() for one in listeners))
+        await self._cut(*all_held)
+        if tasks := [task for held in all_held for task in held.tasks]:
+            for task in tasks:
                 task.cancel()
-            if held.tasks:
-                await asyncio.wait(tuple(held.tasks), timeout=_SETTLE_SECONDS)
+            await asyncio.wait(tasks, timeout=_SETTLE_SECONDS)
+
+    def _turn(self, workspace: WorkspaceId) -> asyncio.Lock:
+        """Give the lock of whoever changes a workspace; it is gone when nobody uses it."""
+        return self._turns.setdefault(workspace, asyncio.Lock())
 
     def _held(self, workspace: WorkspaceId) -> _Workspace:
         return self._workspaces.setdefault(workspace, _Workspace())
