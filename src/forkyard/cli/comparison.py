@@ -44,6 +44,8 @@ def exit_code_of(run: RunInfo) -> int:
 def _of_unsolved(attempts: list[AttemptInfo]) -> int:
     if all(one.candidate is None for one in attempts):
         if all(one.state == "could-not-run" for one in attempts):
+            if all(one.failure == "ours" for one in attempts):
+                return GatewayError.exit_code
             ours = any(one.trouble is not None for one in attempts)
             return WorkspaceError.exit_code if ours else AgentError.exit_code
         if all(one.state in {"could-not-run", "interrupted"} for one in attempts):

@@ -30,7 +30,13 @@ from forkyard.coordinator.logs import keep_logs
 from forkyard.coordinator.metering import Metering
 from forkyard.coordinator.rows import Rows, names_of
 from forkyard.coordinator.view import CLEANUP_DONE, CLEANUP_KEPT
-from forkyard.errors import ForkyardError, InternalError, StoreError, WorkspaceError
+from forkyard.errors import (
+    ForkyardError,
+    GatewayError,
+    InternalError,
+    StoreError,
+    WorkspaceError,
+)
 from forkyard.model.candidate import Candidate
 from forkyard.model.ids import (
     EvaluationId,
@@ -107,7 +113,8 @@ class AttemptSteps:
             raise
         except ForkyardError as error:
             attempt = self.rows.current(attempt.id)
-            await self._could_not_run(attempt, _with_hint(error))
+            failure = Failure.OURS if isinstance(error, GatewayError) else None
+            await self._could_not_run(attempt, _with_hint(error), failure)
             if not self.rows.owned(attempt.id):
                 # nothing is cleaned up, but its grant stands until it is taken back
                 await self.metering.close(attempt, run, agent)
@@ -306,8 +313,12 @@ class AttemptSteps:
             reasons=(f"changes nothing, through no fault of the agent: {why}",),
         )
 
-    async def _could_not_run(self, attempt: Attempt, trouble: str) -> None:
-        ended = replace(self.rows.ended(attempt, AttemptState.COULD_NOT_RUN), trouble=trouble)
+    async def _could_not_run(
+        self, attempt: Attempt, trouble: str, failure: Failure | None = None
+    ) -> None:
+        """End an attempt before its agent; a failure of ours says that it was the gateway."""
+        ended = self.rows.ended(attempt, AttemptState.COULD_NOT_RUN)
+        ended = replace(ended, trouble=trouble, failure=failure)
         if not self.rows.owned(attempt.id):
             ended = replace(ended, cleanup=CLEANUP_DONE)
         await self.rows.commit(attempt, ended, trouble)

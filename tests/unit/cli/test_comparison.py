@@ -72,6 +72,16 @@ def run(*tasks: list[AttemptInfo], state: str = "finished", trouble: str | None 
         (run([attempt("timed-out")]), 1),
         (run([attempt("could-not-run")]), 11),
         (run([attempt("could-not-run", trouble="no runtime")]), 10),
+        (run([attempt("could-not-run", trouble="no gateway", failure="ours")] * 2), 12),
+        (
+            run(
+                [
+                    attempt("could-not-run", trouble="no gateway", failure="ours"),
+                    attempt("could-not-run", trouble="no runtime"),
+                ]
+            ),
+            10,
+        ),
         (run([attempt("interrupted", trouble="shim died"), attempt("could-not-run")]), 10),
         (run([attempt(verdict="not-evaluated")]), 14),
         (run([attempt(verdict="not-evaluated"), attempt(verdict="failed")]), 1),

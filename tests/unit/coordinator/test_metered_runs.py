@@ -196,6 +196,7 @@ def test_attempt_cannot_run_when_it_cannot_be_let_in(world: World) -> None:
         _, (attempt,) = await _run(coordinator, world, "exit 0")
         assert attempt.state is AttemptState.COULD_NOT_RUN
         assert attempt.trouble == "cannot start the gateway: it does not answer"
+        assert attempt.failure is Failure.OURS
 
     told(world, story)
     assert world.agent_starts == []
