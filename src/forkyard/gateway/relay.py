@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from aiohttp import web
@@ -34,6 +34,7 @@ from forkyard.gateway.passing import (
 from forkyard.gateway.prices import ModelPrice, bound_of
 from forkyard.gateway.protocols.content_coding import ContentError, Decoder
 from forkyard.gateway.protocols.interface import ModelProtocol, Reading, Reason, Rebuilt, UsageMeter
+from forkyard.gateway.room import PLACE
 from forkyard.gateway.upstream import Patience, Stalled, Upstream
 from forkyard.model.budget import Grant, TokenCounts
 
@@ -104,6 +105,8 @@ class Exchange:
     def start(self) -> asyncio.Task[web.StreamResponse]:
         """Run it in a task of its own."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        # Also where it is cancelled before it begins.
+        self._task.add_done_callback(lambda _: self._forget_body())
         return self._task
 
     def leave(self, grace_seconds: float = GRACE_SECONDS) -> None:
@@ -219,6 +222,7 @@ class Exchange:
                 try:
                     if answer.status in THROTTLED:
                         return await self._throttled(answer, started)
+                    self._forget_body()
                     parts.governor.answered()
                     if answer.status != 200:  # noqa: PLR2004 - OK
                         return await self._fault(answer)
@@ -239,6 +243,12 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - whatever an answer does to us is the provider's fault
             _log.error("An answer broke its exchange", exc_info=error)
             return self._baffled()
+
+    def _forget_body(self) -> None:
+        """Give the request's memory back: it is not sent again. Idempotent."""
+        self._rebuilt = replace(self._rebuilt, body=b"")
+        if (place := self._request.get(PLACE)) is not None:
+            place.leave()
 
     async def _throttled(
         self, answer: aiohttp.ClientResponse, started: float

@@ -86,6 +86,7 @@ _TYPES = {
     Reason.TOO_LARGE: "request_too_large",
     Reason.PROVIDER: "api_error",
     Reason.SLOW: "timeout_error",
+    Reason.BUSY: "overloaded_error",
 }
 _STATUSES = {**STATUSES, Reason.BUDGET: 402, Reason.LIMIT: 402}
 """402 is what its clients do not try again."""

@@ -54,6 +54,7 @@ _CODES = {
     Reason.NOT_FOUND: "NOT_FOUND",
     Reason.PROVIDER: "UNAVAILABLE",
     Reason.SLOW: "DEADLINE_EXCEEDED",
+    Reason.BUSY: "UNAVAILABLE",
 }
 
 

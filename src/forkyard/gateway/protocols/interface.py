@@ -71,6 +71,8 @@ class Reason(StrEnum):
     """The provider could not be reached, or broke off before its first byte."""
     SLOW = "slow"
     """The provider did not answer in time."""
+    BUSY = "busy"
+    """The gateway itself has no room now; worth another try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,11 +31,13 @@ _CODES = {
     Reason.UPGRADE: "no_websocket",
     Reason.PROVIDER: "provider_unreachable",
     Reason.SLOW: "provider_timeout",
+    Reason.BUSY: "gateway_busy",
 }
 _TYPES = {
     Reason.RATE: "rate_limit_error",
     Reason.PROVIDER: "server_error",
     Reason.SLOW: "server_error",
+    Reason.BUSY: "server_error",
 }
 _BETA = re.compile(r"[a-z0-9_]+=[a-z0-9._-]{1,40}")
 

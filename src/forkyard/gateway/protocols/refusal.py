@@ -23,10 +23,11 @@ STATUSES: Mapping[Reason, int] = {
     Reason.UPGRADE: 426,
     Reason.PROVIDER: 502,
     Reason.SLOW: 504,
+    Reason.BUSY: 503,
 }
 """Of an API that has no better ones."""
 
-_WORTH_ANOTHER_TRY = {Reason.RATE, Reason.PROVIDER, Reason.SLOW}
+_WORTH_ANOTHER_TRY = {Reason.RATE, Reason.PROVIDER, Reason.SLOW, Reason.BUSY}
 _OUTCOMES = {
     Reason.BUDGET: Outcome.REFUSED_BUDGET,
     Reason.LIMIT: Outcome.REFUSED_LIMIT,
