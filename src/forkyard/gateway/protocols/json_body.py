@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import NoReturn, TypeAlias
 
 from forkyard.gateway.protocols.refusal import RequestError
@@ -12,17 +13,30 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 JsonObject: TypeAlias = dict[str, Json]
 
 MOST_DEPTH = 64
-MOST_MARKS = 1_000_000
-"""Of commas and opening brackets, those in texts included: a million tokens of code have fewer.
+MOST_MARKS = 200_000
+"""Of commas and opening brackets outside of texts: a conversation of a million tokens has fewer.
 A value costs some microseconds and a hundred bytes, so a body full of them costs minutes and
 gigabytes otherwise."""
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""Also one that never ends: that is found once, not again from each quote within it."""
 MOST_DIGITS = 32
 """Of one whole number; every number that an API knows has fewer."""
 
 
 def marks(body: bytes) -> int:
-    """Bound the number of values in a body, without parsing it."""
+    """Bound the number of values in a body, without parsing it; those in texts count too."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _has_too_many_marks(body: bytes) -> bool:
+    """Count only those outside of texts; step by step, so that others have their turn."""
+    found = end = 0
+    for texts, text in enumerate(_TEXT.finditer(body)):
+        found += marks(body[end : text.start()])
+        end = text.end()
+        if found > MOST_MARKS or texts > 2 * MOST_MARKS:  # no JSON has more texts than that
+            return True
+    return found + marks(body[end:]) > MOST_MARKS
 
 
 def parse(body: bytes) -> JsonObject:
@@ -32,7 +46,7 @@ def parse(body: bytes) -> JsonObject:
         RequestError: It is not one JSON object in UTF-8, repeats a key, nests deeper than
             `MOST_DEPTH`, has more values than `MOST_MARKS`, or holds a number that no API has.
     """
-    if marks(body) > MOST_MARKS:
+    if marks(body) > MOST_MARKS and _has_too_many_marks(body):
         raise RequestError(f"its body has more than {MOST_MARKS} commas and brackets")
     try:
         found: Json = json.loads(

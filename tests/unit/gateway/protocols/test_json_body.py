@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from asking import CHAT, MESSAGES, RESPONSES, SMALLEST, STREAM_GENERATE, asked, refusal
 from forkyard.gateway.interface import Outcome
 from forkyard.gateway.protocols.interface import Rebuilt
-from forkyard.gateway.protocols.json_body import MOST_DEPTH, Json, parse, write
+from forkyard.gateway.protocols.json_body import MOST_DEPTH, MOST_MARKS, Json, parse, write
+from forkyard.gateway.protocols.refusal import RequestError
 
 HOSTILE = (
     (b'{"model":"a","model":"b"}', "same key twice"),
@@ -83,3 +84,26 @@ def test_gives_back_what_was_read_when_it_is_written(value: dict[str, Json]) -> 
     written = write(parse(json.dumps(value).encode()))
     assert json.loads(written) == value
     assert write(parse(written)) == written
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":[' + b"0," * MOST_MARKS + b"0]}",
+        b'{"a":["x' + b'","' * MOST_MARKS + b'"]}',
+        b"{" + b'""' * (2 * MOST_MARKS + 2) + b"," * MOST_MARKS,
+        b'{"a":"' + rb"\"" * MOST_MARKS + b'",' + b"," * MOST_MARKS,
+    ],
+)
+def test_is_refused_before_it_is_parsed_when_it_has_too_many_values(body: bytes) -> None:
+    """Whatever its texts look like."""
+    with pytest.raises(RequestError, match="commas and brackets"):
+        parse(body)
+
+
+def test_passes_when_its_texts_have_many_commas() -> None:
+    """Code has, and costs nothing for that; neither does a text that never ends."""
+    text = 'a[0], {"b"}, ' * MOST_MARKS
+    assert parse(json.dumps({"a": text}).encode()) == {"a": text}
+    with pytest.raises(RequestError, match="no JSON at"):
+        parse(b'{"a":"' + b'\\",' * MOST_MARKS)
