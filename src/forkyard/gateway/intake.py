@@ -124,6 +124,7 @@ class Intake:
             models=self._provider.models,
             granted_models=self._grant.models,
             most_output_tokens=self._provider.most_output_tokens,
+            needs_max_tokens=self._provider.needs_max_tokens,
         )
 
         def build() -> Rebuilt | Refused:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 IDLE_SECONDS = 60.0
 ANSWER_SECONDS = 300.0
 REQUEST_SECONDS = 3600.0
+
+
+_KNOWS_THE_NEWER_NAME = (".openai.com", ".openai.azure.com")
 
 
 class Api(StrEnum):
@@ -44,6 +48,19 @@ class Provider:
     """
     request_seconds: float = REQUEST_SECONDS
     """The most that one request may take, whatever comes."""
+    chat_limit: str | None = None
+    """By which name its Chat Completions know their limit for sure; None: its address says."""
+
+    @property
+    def needs_max_tokens(self) -> bool:
+        """Say whether `max_tokens` must be in a chat's request, for the limit to hold at all.
+
+        Many who speak OpenAI's API silently ignore `max_completion_tokens`; OpenAI itself refuses
+        `max_tokens` for some of its models.
+        """
+        if self.chat_limit is not None:
+            return self.chat_limit == "max_tokens"
+        return not f".{urlsplit(self.base_url).hostname}".endswith(_KNOWS_THE_NEWER_NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,7 @@ def _provider(entry: Section) -> Provider | None:
     per_minute = entry.integer("requests_per_minute", least=1, most=_MOST_REQUESTS)
     at_once = entry.integer("concurrent_requests", least=1, most=_MOST_REQUESTS)
     idle = _seconds(entry, "idle_timeout", IDLE_SECONDS)
+    chat_limit = entry.choice("chat_limit", ("max_tokens", "max_completion_tokens"), {})
     answer = _seconds(entry, "answer_timeout", ANSWER_SECONDS)
     request = _seconds(entry, "request_timeout", REQUEST_SECONDS)
     if name is None or api is None or url is None:
@@ -141,6 +142,7 @@ def _provider(entry: Section) -> Provider | None:
         idle_seconds=idle,
         answer_seconds=answer,
         request_seconds=request,
+        chat_limit=chat_limit,
     )
 
 

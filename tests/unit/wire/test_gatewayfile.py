@@ -58,6 +58,19 @@ def test_keeps_what_comes_before_the_apis_path_when_an_address_has_it(url: str) 
     assert told.providers[0].base_url == "http://h:8000"
 
 
+def test_reads_how_a_request_ends_and_how_a_chat_is_limited_when_they_are_said() -> None:
+    """Both have a default; a name of a limit that nobody has is a problem."""
+    entry = "{name: a, api: openai, url: 'http://h', request_timeout: 10m, chat_limit: max_tokens}"
+    (told,) = parse_gateway_settings(f"providers: [{entry}]").providers
+    assert (told.request_seconds, told.chat_limit) == (600.0, "max_tokens")
+    (told,) = parse_gateway_settings(
+        "providers: [{name: a, api: openai, url: 'http://h'}]"
+    ).providers
+    assert (told.request_seconds, told.chat_limit) == (3600.0, None)
+    (problem,) = problems_of(f"providers: [{entry.replace('max_tokens', 'most')}]")
+    assert "chat_limit" in problem
+
+
 def test_tells_every_problem_when_there_are_several() -> None:
     """With line and key, and never more of a value than its name."""
     found = problems_of(

@@ -59,9 +59,16 @@ _FIELDS = {
 _COUNT_FIELDS = _FIELDS - {"max_tokens", "stream", "metadata", "temperature", "top_p", "top_k"}
 _DEARER = ("service_tier", "speed", "inference_geo", "fallbacks")
 _REACHING = ("mcp_servers", "container")
-_OWN_TOOLS = ("bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_")
+_OWN_TOOLS = ("bash_", "text_editor_", "computer_", "memory_")
 """Run by the agent, or free; every other tool with a type but `custom` is the provider's."""
-_PROVIDER_TOOLS = ("web_search", "web_fetch", "code_execution", "mcp_toolset", "advisor")
+_PROVIDER_TOOLS = (
+    "web_search",
+    "web_fetch",
+    "code_execution",
+    "mcp_toolset",
+    "advisor",
+    "tool_search",
+)
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
 _BETA = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 _REACHING_BETAS = (
@@ -266,6 +273,9 @@ def _shape_tools(new: JsonObject, shaping: Shaping) -> None:
     if len(kept) == len(tools):
         return
     new["tools"] = kept
+    for one in kept:
+        if isinstance(one, dict):
+            one.pop("defer_loading", None)  # nothing that finds it may be left
     choice = new.get("tool_choice")
     names = {one.get("name") for one in kept if isinstance(one, dict)}
     if isinstance(choice, dict) and "name" in choice and choice["name"] not in names:

@@ -95,6 +95,8 @@ class Policy:
     """The grant's, exact; empty: whatever the provider's lets through."""
     most_output_tokens: int | None = None
     """Cap on each request's output."""
+    needs_max_tokens: bool = False
+    """A chat's limit holds only under this name: it is sent whatever name was used."""
     allows_paid_tools: bool = False
     """Tools that the provider runs and bills apart, such as web search: they are not metered."""
     allows_remote_content: bool = False

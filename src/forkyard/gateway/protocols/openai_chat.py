@@ -154,7 +154,7 @@ def _one_answer_in_text(asked: JsonObject) -> None:
 
 
 def _limit(new: JsonObject, policy: Policy) -> int:
-    """Set the limit under the names that were used; the newer one where none was."""
+    """Set the limit under the names that were used; where none was, the one that surely holds."""
     asked = [new[name] for name in _LIMITS if new.get(name) is not None]
     limits = [output_limit(one, "max_tokens", policy) for one in asked]
     limit = min(limits) if limits else output_limit(None, "max_tokens", policy)
@@ -163,7 +163,9 @@ def _limit(new: JsonObject, policy: Policy) -> int:
             new[name] = limit
         else:
             new.pop(name, None)
-    if not limits:
+    if policy.needs_max_tokens:
+        new["max_tokens"] = limit
+    elif not limits:
         new["max_completion_tokens"] = limit
     return limit
 

@@ -138,6 +138,7 @@ def test_takes_paid_tools_out_when_others_are_left() -> None:
         SEARCH,
         {"type": "code_execution_20250825", "name": "code_execution"},
         {"type": "mcp_toolset", "mcp_server_name": "x"},
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
         {"type": "surprise_20990101", "name": "surprise"},
         {"type": 5, "name": "x"},
     ]
@@ -153,6 +154,10 @@ def test_takes_paid_tools_out_when_others_are_left() -> None:
             MESSAGES, smallest(MESSAGES, tools=both), policy=Policy(allows_paid_tools=True)
         )
         assert sent["tools"] == both
+    deferred: JsonObject = {**OWN, "defer_loading": True}
+    found: JsonObject = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+    _, sent = passed(MESSAGES, smallest(MESSAGES, tools=[deferred, found]))
+    assert sent["tools"] == [OWN]
     choice: JsonObject = {"type": "tool", "name": "web_search"}
     insisting = smallest(MESSAGES, tools=[OWN, SEARCH], tool_choice=choice)
     assert "insists" in refusal(MESSAGES, insisting).reason

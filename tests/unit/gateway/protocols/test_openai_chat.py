@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from asking import CHAT, SAID, passed, refusal, smallest
+from forkyard.gateway.interface import Api, Provider
 from forkyard.gateway.protocols.interface import Policy
 from forkyard.gateway.protocols.json_body import Json, JsonObject
+from forkyard.gateway.protocols.openai_chat import Chat
 
 OWN: JsonObject = {"type": "function", "function": {"name": "bash", "parameters": {}}}
 
@@ -66,6 +70,39 @@ def test_clamps_both_limits_when_both_are_named() -> None:
     _, sent = passed(CHAT, smallest(CHAT, max_tokens=None))
     assert "max_tokens" not in sent
     assert "max_completion_tokens" in sent
+
+
+def test_limits_by_the_old_name_too_when_the_newer_may_be_ignored() -> None:
+    """Always under `max_tokens`, also after a clamp; never under a name that nobody used."""
+    old = Policy(needs_max_tokens=True)
+    _, sent = passed(CHAT, smallest(CHAT), policy=old)
+    assert (sent["max_tokens"], "max_completion_tokens" in sent) == (32_000, False)
+    _, sent = passed(CHAT, smallest(CHAT, max_tokens=9000), policy=old)
+    assert (sent["max_tokens"], "max_completion_tokens" in sent) == (9000, False)
+    rebuilt, sent = passed(CHAT, smallest(CHAT, max_completion_tokens=9000), policy=old)
+    assert (sent["max_tokens"], sent["max_completion_tokens"]) == (9000, 9000)
+    clamped = json.loads(Chat().with_max_output(rebuilt, 2000).body)
+    assert (clamped["max_tokens"], clamped["max_completion_tokens"]) == (2000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("url", "setting", "needs"),
+    [
+        ("https://api.openai.com", None, False),
+        ("https://eu.api.openai.com", None, False),
+        ("https://mine.openai.azure.com/openai", None, False),
+        ("http://127.0.0.1:8000", None, True),
+        ("https://notopenai.com", None, True),
+        ("http://127.0.0.1:8000", "max_completion_tokens", False),
+        ("https://api.openai.com", "max_tokens", True),
+    ],
+)
+def test_a_provider_needs_the_old_name_when_it_is_not_openais(
+    url: str, setting: str | None, needs: bool
+) -> None:
+    """Unless its settings say otherwise."""
+    provider = Provider(name="p", api=Api.OPENAI, base_url=url, chat_limit=setting)
+    assert provider.needs_max_tokens is needs
 
 
 @pytest.mark.parametrize(

@@ -209,15 +209,15 @@ def test_bounds_a_document_by_its_bytes_when_it_is_long(target: str) -> None:
     data = base64.b64encode(b"7" * 300_000).decode()
     address = f"data:text/plain;base64,{data}"
     source: JsonObject = {"type": "base64", "media_type": "text/plain", "data": data}
-    part: JsonObject = {
+    parts: dict[str, JsonObject] = {
         MESSAGES: {"type": "document", "source": source},
         RESPONSES: {"type": "input_file", "file_data": address},
         CHAT: {"type": "file", "file": {"file_data": address}},
         STREAM_GENERATE: {"inlineData": {"mimeType": "text/plain", "data": data}},
-    }[target]
+    }
     name = {RESPONSES: "input", STREAM_GENERATE: "contents"}.get(target, "messages")
     inside = "parts" if target == STREAM_GENERATE else "content"
-    said: list[Json] = [{"role": "user", inside: [part]}]
+    said: list[Json] = [{"role": "user", inside: [parts[target]]}]
     assert passed(target, smallest(target, **{name: said}))[0].input_tokens > 300_000
 
 
