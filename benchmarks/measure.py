@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import sys
@@ -9,6 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
 Timed = Callable[[], Awaitable[float]]
+REST_SECONDS = 0.5
+"""Before each timing, on both sides: what the one before left to be done is done by then, and what
+a tool makes ready while nobody waits is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +44,21 @@ async def in_pairs(
     For speed (`at_least`) a pair's ratio is theirs by ours. For growth (`at_most`) ours is the
     small case, theirs the large one, and the ratio is large by small.
     """
+
+    async def rested(timed: Timed) -> float:
+        await asyncio.sleep(REST_SECONDS)
+        return await timed()
+
     await ours()
     await theirs()
     times = []
     for number in range(pairs):
         print(f"bench: {name} {number + 1}/{pairs}", file=sys.stderr, flush=True)
         if number % 2:  # whoever is second finds the caches of the first
-            other = await theirs()
-            times.append((await ours(), other))
+            other = await rested(theirs)
+            times.append((await rested(ours), other))
         else:
-            times.append((await ours(), await theirs()))
+            times.append((await rested(ours), await rested(theirs)))
     ratio = statistics.median(b / a for a, b in times)
     if at_least is not None:
         target, met = f">= {at_least:g}", ratio >= at_least

@@ -96,12 +96,9 @@ async def prepare(client: forkyard.Client, name: str, repository: Path) -> None:
 async def fork_and_run(client: forkyard.Client, template: str, command: Sequence[str]) -> float:
     """Time a fresh fork with its first command, to the exit status; delete it off the clock."""
     begin = time.perf_counter()
-    workspace = await client.workspaces.create(template=template, ephemeral=True)
-    try:
+    async with client.workspaces.run(template=template) as workspace:
         outcome = await workspace.exec(list(command))
         seconds = time.perf_counter() - begin
-    finally:
-        await workspace.delete()
     _must(outcome.exit_code == 0, f"{command} exited {outcome.exit_code}: {outcome.detail}")
     return seconds
 

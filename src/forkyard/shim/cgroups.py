@@ -109,6 +109,8 @@ class SandboxGroup:
         self._name = name
         self._roots = roots
         self._tracking = self._roots[hierarchies.tracking]
+        self.known_memory_kills = 0
+        """What `memory_kills` counted last."""
 
     def create(self, limits: GroupLimits) -> None:
         """Make the groups and set the limits.
@@ -309,6 +311,10 @@ class SandboxGroup:
 
     def memory_kills(self) -> int:
         """Count how often the memory limit killed in this sandbox."""
+        self.known_memory_kills = self._count_memory_kills()
+        return self.known_memory_kills
+
+    def _count_memory_kills(self) -> int:
         point = self._hierarchies.limits.get("memory")
         if point is None:
             return 0

@@ -100,6 +100,7 @@ class Desk:
             os.close(self.directory)
             raise
         self.stdout, self.stderr = streams
+        self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def assign(self, name: str, output_bytes: int) -> None:
         """Give it to an exec of that name.
@@ -130,7 +131,7 @@ class RunningExec:
         self.grace_seconds: float = spec["grace_seconds"]
         self._directory = desk.directory
         self._group = group
-        self._memory_kills = group.memory_kills()
+        self._memory_kills = group.known_memory_kills
         self._started = time.monotonic()
         timeout = spec["timeout_seconds"]
         self.timeout_seconds: float | None = timeout
@@ -149,9 +150,8 @@ class RunningExec:
             user=spec["user"],
             file_bytes=spec.get("file_bytes"),
         )
-        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        outcome = spawner.spawn(command, (null, self.stdout.write_end, self.stderr.write_end))
-        os.close(null)
+        outcome = spawner.spawn(command, (desk.null, self.stdout.write_end, self.stderr.write_end))
+        os.close(desk.null)
         self.stdout.started()
         self.stderr.started()
         self.pid: int | None = None

@@ -225,6 +225,8 @@ class Shim:
     def _prepare_next(self) -> None:
         """Make ahead what the next command needs; one that cannot be is told when it is needed."""
         self._prepare_at = None
+        # A later command is not to be told of what struck before it.
+        self._sandbox.group.memory_kills()
         with contextlib.suppress(OSError):
             self._sandbox.spawner.prepare()
         if self._desk is None:

@@ -9,11 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from benchmarks import measure
 from benchmarks.measure import Figure, Timed, in_pairs, tell
 from benchmarks.ours import PROTECTIONS, refuse_unprotected
 from benchmarks.trees import make_repository, path_of
 
 from forkyard.wire.schema import DoctorReport
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here needs to come to rest."""
+    monkeypatch.setattr(measure, "REST_SECONDS", 0.0)
 
 
 def _taking(*seconds: float) -> Timed:
