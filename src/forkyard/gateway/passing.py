@@ -17,7 +17,8 @@ MOST_ANSWER_BYTES = 64 * 1024**2
 MOST_STREAM_BYTES = 256 * 1024**2
 """Of a stream, also when it is decoded: the longest answers have a few megabytes."""
 _MOST_UNREAD_BYTES = 64 * 1024
-_MOST_PING_BYTES = 256
+_MOST_PING_BYTES = 96
+"""What a model says comes in larger events, so most of them are not looked into."""
 
 
 class TooLargeError(Exception):
