@@ -106,7 +106,7 @@ class FakeFleet:
         if key not in self._results:
             sandbox = self._sandboxes.get(spec.workspace)
             if sandbox is None or sandbox.epoch != epoch:
-                raise WorkspaceError(f"cannot run a command in {spec.workspace}: no sandbox")
+                return _result(spec.id, StopReason.INTERRUPTED, None)
             self._results[key] = asyncio.get_running_loop().create_future()
             self._begin(spec)
         return await asyncio.shield(self._results[key])

@@ -20,6 +20,9 @@ from forkyard.workspace.sandboxes import UP, Sandboxes
 ANNOUNCE_SECONDS = 0.1
 """A command that runs longer makes `running` a journal entry of its own; a shorter one shares."""
 
+KILL_AGAIN_SECONDS = 0.25
+"""A command that was asked for and has not begun may have been killed too early."""
+
 SETTLE_SECONDS = 5.0
 """How long a stop waits for those who wait for its execs, before it writes their ends itself."""
 
@@ -73,8 +76,13 @@ class Execs:
         row = self._journal.state.execs.get(exec_id)
         if row is None or row.workspace != workspace:
             raise NotFoundError(f"cannot kill exec {exec_id}: {workspace} has none of that id")
-        if row.state is ExecState.RUNNING:
+        while row.state is ExecState.RUNNING:
             await self._fleet.kill_exec(workspace, exec_id, epoch=row.epoch)
+            # Its sandbox may be on its way yet: then nobody knows the command, and it would begin.
+            coming = self._waiting.get(exec_id)
+            if coming is None or (await asyncio.wait({coming}, timeout=KILL_AGAIN_SECONDS))[0]:
+                return
+            row = self._journal.state.execs[exec_id]
 
     async def settle(self, workspace: WorkspaceId) -> None:
         """Give every open exec of a stopped workspace its end."""

@@ -132,15 +132,31 @@ async def test_the_row_says_why_when_a_start_fails(storage: Storage) -> None:
 
 
 async def test_it_is_said_when_the_sandbox_is_gone(storage: Storage) -> None:
-    """The next command finds no sandbox: the row is stopped with the trouble, the error says so."""
+    """The next command finds no sandbox and did not run: the row is stopped with the trouble."""
     row = await storage.workspaces.create((await storage.base()).id)
     await storage.workspaces.exec(row.id, ["true"])
     storage.fleet.crash(row.id)
-    with pytest.raises(WorkspaceError, match="its sandbox is gone"):
-        await storage.workspaces.exec(row.id, ["true"])
+    lost = await storage.workspaces.exec(row.id, ["true"])
+    assert lost.result is not None
+    assert lost.result.stop_reason is StopReason.INTERRUPTED
     now = storage.workspaces.get(row.id)
     assert (now.state, now.trouble) == (WorkspaceState.STOPPED, "its sandbox was gone")
     assert (await storage.workspaces.exec(row.id, ["true"])).epoch == 2
+
+
+async def test_a_command_is_killed_when_its_sandbox_is_still_on_its_way(storage: Storage) -> None:
+    """Whoever cancels too early for the fleet to know the command is not forgotten."""
+    row = await storage.workspaces.create((await storage.base()).id)
+    storage.fleet.script("long", held=asyncio.Event())
+    identity = new_exec_id()
+    waiting = asyncio.create_task(storage.workspaces.exec(row.id, ["long"], exec_id=identity))
+    while identity not in storage.journal.state.execs:
+        await storage.journal.wait_for_change(storage.journal.sequence)
+    assert storage.fleet.executed == []
+    await storage.workspaces.kill_exec(row.id, identity)
+    ended = await waiting
+    assert ended.result is not None
+    assert ended.result.stop_reason is StopReason.KILLED
 
 
 async def test_a_command_is_interrupted_when_its_sandbox_dies(storage: Storage) -> None:
