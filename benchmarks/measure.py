@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 
 Timed = Callable[[], Awaitable[float]]
 REST_SECONDS = 0.5
-"""Before each timing, on both sides: what the one before left to be done is done by then, and what
-a tool makes ready while nobody waits is ready."""
+"""Before each timing of a row that begins from rest, on both sides: what the one before left to be
+done is done by then, and what a tool makes ready while nobody waits is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ async def in_pairs(
     pairs: int,
     at_least: float | None = None,
     at_most: float | None = None,
+    is_rested: bool = False,
 ) -> Figure:
     """Take so many pairs, one of each in turn, after one of each for nothing.
 
@@ -46,7 +47,8 @@ async def in_pairs(
     """
 
     async def rested(timed: Timed) -> float:
-        await asyncio.sleep(REST_SECONDS)
+        if is_rested:
+            await asyncio.sleep(REST_SECONDS)
         return await timed()
 
     await ours()
