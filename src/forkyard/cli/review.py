@@ -13,9 +13,11 @@ from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import bytes_out, clean, progress, say, short, stream_out
 from forkyard.cli.tree import root_of
+from forkyard.errors import ConflictError
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
+    from forkyard.wire.results import ApplicationInfo, CandidateInfo
 
 
 @click.command(epilog="\b\nExamples:\n  forkyard compare last\n  forkyard compare run_1a2b --json")
@@ -57,16 +59,21 @@ def apply(candidate: str, target: str | None, workspace: str | None, *, as_json:
     """Put a candidate's bytes into your working tree, or into a workspace.
 
     Every touched path is compared with the recorded base first; any difference refuses before
-    anything is touched.
+    anything is touched. Another folder than the run started from must be named with --to.
     """
     if target is not None and workspace is not None:
         raise click.UsageError("--to and --workspace exclude each other")
     folder = None
     if workspace is None:
         folder = root_of(Path(target or ".")) or Path(target or ".").absolute()
-    done = talk(
-        lambda client: client.candidates.apply(candidate, target=folder, workspace=workspace)
-    )
+    is_named = target is not None or workspace is not None
+
+    async def conversation(client: Client) -> ApplicationInfo:
+        if folder is not None and not is_named:
+            _refuse_another(await client.candidates.get(candidate), folder)
+        return await client.candidates.apply(candidate, target=folder, workspace=workspace)
+
+    done = talk(conversation)
     if as_json:
         write_json(done)
         return
@@ -78,6 +85,15 @@ def apply(candidate: str, target: str | None, workspace: str | None, *, as_json:
         say(f"  {clean(path)}")
     progress("Nothing was committed; review it with your own tools.")
     progress(f"Take it back with: forkyard undo {short(done.id)}")
+
+
+def _refuse_another(info: CandidateInfo, folder: Path) -> None:
+    # Where a candidate only adds files, nothing else would tell that this is another project.
+    if info.source is not None and folder.resolve() != Path(info.source).resolve():
+        raise ConflictError(
+            f"cannot apply {info.id} to {folder}: its run started from {info.source}",
+            hint=f"Go there, or name this folder: `forkyard apply {short(info.id)} --to .`.",
+        )
 
 
 @click.command(

@@ -26,6 +26,7 @@ from forkyard.config import Layout
 from forkyard.coordinator.keeping import GRACE_SECONDS, KEPT_SECONDS, Unneeded, unneeded
 from forkyard.coordinator.reaper import Reaper
 from forkyard.errors import ConflictError, ForkyardError, NotFoundError
+from forkyard.model.run import AttemptState
 from forkyard.model.workspace import (
     Snapshot,
     SnapshotState,
@@ -234,7 +235,19 @@ class Garbage:
             if path.name not in mine:  # those are counted with their snapshots
                 yield "layer", path
 
+    def _is_taking_in(self) -> bool:
+        """Say whether objects are being taken in that no row refers to yet.
+
+        Their age protects them, too; but a clock may jump, and a machine may sleep.
+        """
+        state = self.journal.state
+        return any(one.state is AttemptState.COLLECTING for one in state.attempts.values()) or any(
+            one.state is SnapshotState.PENDING for one in state.snapshots.values()
+        )
+
     async def _prune(self, state: State, *, is_dry: bool) -> list[Removed]:
+        if self._is_taking_in():
+            return []
         freed = await self.pruner.prune(needed_objects(state), self.layout.trash, is_dry=is_dry)
         return [
             Removed(kind="objects", name=self._name(Path(one.what)), size_bytes=one.size_bytes)

@@ -14,6 +14,7 @@ from typing import Protocol
 from forkyard.base import process
 from forkyard.errors import ConflictError, NotFoundError, WorkspaceError
 from forkyard.promotion.action import Action, Outcome, act
+from forkyard.promotion.going_on import going_on
 from forkyard.promotion.record import Record
 
 _WRITING_SECONDS = 600.0
@@ -66,6 +67,11 @@ class HostTree:
                 hint="Give the folder that holds the repository.",
             ) from error
         try:
+            if action in _BEGINNINGS and (busy := going_on(self.path)) is not None:
+                raise ConflictError(
+                    f"cannot {_VERBS[action]} {self.path}: {busy}",
+                    hint="End that first; nothing was changed.",
+                )
             return act(action, root, record)
         finally:
             os.close(root)
@@ -119,6 +125,9 @@ class StoppedWorkspace:
             )
         return Outcome.from_json(finished.stdout)
 
+
+_BEGINNINGS = frozenset({Action.COMPARE, Action.COMPARE_UNDO})
+"""Before anything is written; a way back that was begun is gone to its end whatever goes on."""
 
 _VERBS = {
     Action.COMPARE: "apply to",

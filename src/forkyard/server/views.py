@@ -153,6 +153,7 @@ def candidate_view(candidate: Candidate, state: State) -> CandidateInfo:
             **summary.model_dump(),
             "attempt": candidate.attempt,
             "run": "" if attempt is None else attempt.run,
+            "source": None if attempt is None else _source(attempt, state),
             "created_at": candidate.created_at,
             "manifest_sha256": candidate.manifest_sha256,
             "left_out": candidate.left_out,
@@ -161,6 +162,13 @@ def candidate_view(candidate: Candidate, state: State) -> CandidateInfo:
         },
         from_attributes=True,
     )
+
+
+def _source(attempt: Attempt, state: State) -> str | None:
+    """Give the folder of this machine that an attempt's repository was taken from."""
+    task = state.runs[attempt.run].tasks[attempt.task]
+    snapshot = state.snapshots.get(task.snapshot)
+    return None if snapshot is None else snapshot.environment.repository_source
 
 
 def run_summary(run: Run, state: State) -> RunSummary:

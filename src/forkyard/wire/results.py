@@ -166,6 +166,8 @@ class CandidateInfo(CandidateSummary):
 
     attempt: str
     run: str
+    source: Text | None = None
+    """Folder of this machine that the run's repository was taken from."""
     created_at: str
     manifest_sha256: str
     left_out: list[LeftOutInfo] = []
