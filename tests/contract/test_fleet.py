@@ -202,6 +202,34 @@ async def test_two_sandboxes_are_there_when_two_are_asked_for(ground: Ground) ->
     await asyncio.gather(waiting, return_exceptions=True)
 
 
+async def test_a_newer_sandbox_goes_on_when_an_older_epoch_is_stopped(ground: Ground) -> None:
+    """Each epoch is one sandbox, and who ends one names it."""
+    spec = await ground.box()
+    await ground.fleet.stop(spec.workspace, epoch=1)
+    await ground.fleet.start(dataclasses.replace(spec, epoch=2))
+
+    await ground.fleet.stop(spec.workspace, epoch=1)
+
+    assert [one.epoch for one in await ground.fleet.running()] == [2]
+    result = await ground.fleet.exec(ground.command(spec, SEVEN), epoch=2)
+    assert result.exit_code == 7
+    await ground.fleet.stop(spec.workspace, epoch=2)
+    assert not await ground.fleet.running()
+
+
+async def test_a_sandbox_made_ahead_is_nobodys_until_it_is_started(ground: Ground) -> None:
+    """It is neither running nor in the way of `start`, and `stop` ends it."""
+    spec = ground.describe(0)
+    await ground.fleet.prepare(dataclasses.replace(spec, layers=()))
+    assert not await ground.fleet.running()
+    await ground.fleet.start(spec)
+    assert (await ground.fleet.exec(ground.command(spec, SEVEN), epoch=1)).exit_code == 7
+    other = ground.describe(1)
+    await ground.fleet.prepare(dataclasses.replace(other, layers=()))
+    await ground.fleet.stop(other.workspace, epoch=1)
+    assert [one.workspace for one in await ground.fleet.running()] == [spec.workspace]
+
+
 async def _until_running(ground: Ground, command: ExecSpec) -> None:
     async with asyncio.timeout(20):
         while not any(command.id in one.execs for one in await ground.fleet.running()):

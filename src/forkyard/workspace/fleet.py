@@ -233,11 +233,15 @@ class LocalFleet:
         """
         async with self._lock(workspace):
             shim = await self._attach(workspace)
-            if shim is not None:
-                await self._stop(shim)
-                epoch = max(epoch, shim.epoch)
-            await self._end_process(workspace)
-            await self._sweep(workspace, epoch)
+            epochs = {epoch}
+            if shim is None or shim.epoch <= epoch:
+                if shim is not None:
+                    await self._stop(shim)
+                    epochs.add(shim.epoch)
+                await self._end_process(workspace)
+            # Of one that a newer sandbox followed nothing but groups can be left.
+            for one in epochs:
+                await self._sweep(workspace, one)
         self._locks.pop(workspace, None)
 
     async def _stop(self, shim: Shim) -> None:
