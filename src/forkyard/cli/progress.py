@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol, Self
 
 from forkyard.cli.output import clean, is_terminal, progress, seconds, short, tokens, usd
-from forkyard.wire.results import FINAL_RUN_STATES, AttemptInfo, RunInfo, TaskInfo
+from forkyard.wire.results import FINAL_RUN_STATES, AttemptInfo, RunInfo, TaskInfo, UsageInfo
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,7 +82,13 @@ def spent(attempt: AttemptInfo) -> tuple[str, str]:
     if live is not None:
         total = max(total, live.spent_tokens)
         cost = None if cost is None else max(cost, live.spent_usd)
-    return tokens(total), usd(cost)
+    about = most(used)
+    return about + tokens(total), about + usd(cost)
+
+
+def most(used: UsageInfo) -> str:
+    """Mark a sum as the most that it can be, where a request was cut and nobody knows its end."""
+    return "~" if used.estimated_requests else ""
 
 
 def standing(attempt: AttemptInfo) -> str:
@@ -158,11 +164,11 @@ def budget_of(run: RunInfo) -> str:
     used = run.usage
     parts = []
     if run.budget.usd is not None:
-        parts.append(f"{usd(used.cost_usd)} of {usd(run.budget.usd)} USD")
+        parts.append(f"{most(used)}{usd(used.cost_usd)} of {usd(run.budget.usd)} USD")
     if run.budget.tokens is not None:
         counts = (used.input_tokens, used.cache_read_tokens, used.cache_write_tokens)
         total = sum(one or 0 for one in (*counts, used.output_tokens))
-        parts.append(f"{tokens(total)} of {tokens(run.budget.tokens)} tokens")
+        parts.append(f"{most(used)}{tokens(total)} of {tokens(run.budget.tokens)} tokens")
     return f"  spent {', '.join(parts)}"
 
 

@@ -264,6 +264,8 @@ class Supervisor:
             link = self._link
             if link is not None and link.reading is not None:
                 await asyncio.wait([link.reading])
+                if self._grants:
+                    _log.warning("The gateway (process %s) is gone; starting another", link.pid)
             elif not self._grants:
                 return  # the first grant comes here again
             self._reap()
