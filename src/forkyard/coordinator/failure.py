@@ -27,6 +27,7 @@ from forkyard.model.run import AttemptState, Failure
 
 _OF_THE_PROVIDER = frozenset({401, 402, 403, 404, 408, 429})
 _FIRST_SERVER_ERROR = 500
+_NO_SUCH_KEY = 401
 _NOT_ALLOWED = frozenset({403, 404, 405})
 
 
@@ -161,4 +162,5 @@ def _newest(entries: Sequence[LedgerEntry], outcome: Outcome) -> LedgerEntry | N
 def _words(entry: LedgerEntry) -> str:
     what = entry.detail or entry.outcome.value
     status = "" if entry.status is None or str(entry.status) in what else f" ({entry.status})"
-    return f"{entry.provider}: {what}{status}"
+    key = "; is its key right? `forkyard secret list`" if entry.status == _NO_SUCH_KEY else ""
+    return f"{entry.provider}: {what}{status}{key}"
