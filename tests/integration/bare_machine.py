@@ -88,7 +88,10 @@ class BareMachine:
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/root",
             "LC_ALL": "C.UTF-8",
-            **dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), LENT_CERTIFICATES),
+            **dict.fromkeys(
+                ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+                LENT_CERTIFICATES,
+            ),
             **{name: value for name, value in os.environ.items() if LENT_VARIABLES.fullmatch(name)},
         }
         return subprocess.run(

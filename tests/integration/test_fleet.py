@@ -272,7 +272,12 @@ def test_shim_holds_nothing_open_for_commands_that_are_over(home: Path) -> None:
 
         async def held() -> int:
             await box.sh("true")
-            return len(list(Path(f"/proc/{shim}/fd").iterdir()))
+            seen: list[int] = []
+            # What the next command needs is made ahead a moment after this one's end.
+            while len(seen) < 10 or len(set(seen[-10:])) > 1:
+                seen.append(len(list(Path(f"/proc/{shim}/fd").iterdir())))
+                await asyncio.sleep(0.01)
+            return seen[-1]
 
         before = await held()
         after = [await held() for _ in range(20)][-1]

@@ -250,5 +250,6 @@ def test_a_collection_under_way_loses_nothing(stage: Stage) -> None:
             ]
         finally:
             pruning.cancel()
+            await asyncio.gather(pruning, return_exceptions=True)
 
     assert all(stage.is_whole(one) for one in asyncio.run(both()))

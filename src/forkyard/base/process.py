@@ -109,8 +109,8 @@ async def run_async(
     Cancellation:
         The process group is killed before the cancellation goes on.
     """
-    try:
-        child = await asyncio.create_subprocess_exec(
+    creation = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *argv,
             env=dict(variables),
             cwd=directory,
@@ -120,6 +120,13 @@ async def run_async(
             start_new_session=True,
             pass_fds=tuple(pass_descriptors),
         )
+    )
+    try:
+        # Cancelled in the midst of its creation a process would go on, and leave its pipes open.
+        child = await asyncio.shield(creation)
+    except asyncio.CancelledError:
+        await _end(await creation)
+        raise
     except OSError as error:
         msg = f"cannot run {_name(argv)}: {error.strerror or error}"
         raise WorkspaceError(msg, hint="Run `forkyard doctor` to see what is missing.") from error
@@ -127,9 +134,7 @@ async def run_async(
         async with asyncio.timeout(timeout_seconds):
             stdout, stderr = await child.communicate(stdin if stdin_from is None else None)
     except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await child.wait()
+        await _end(child)
         if isinstance(error, TimeoutError):
             msg = f"cannot finish {_name(argv)}: still running after {timeout_seconds:g} s"
             raise WorkspaceError(
@@ -139,6 +144,12 @@ async def run_async(
     return Finished(
         argv=tuple(argv), exit_code=child.returncode or 0, stdout=stdout or b"", stderr=stderr
     )
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    await child.wait()
 
 
 def start_detached(

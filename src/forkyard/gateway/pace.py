@@ -18,8 +18,9 @@ from forkyard.model.ids import AttemptId
 
 BASE_SECONDS = 1.0
 """First back-off where the provider names none; doubles from one to the next."""
-MOST_SECONDS = 60.0
-"""Of a back-off that we choose ourselves."""
+MOST_SECONDS = 20.0
+"""Of a back-off that we choose ourselves: with a client's own retries after it, nobody waits for a
+provider that says nothing else for more than two minutes."""
 MOST_STATED_SECONDS = 300.0
 """Of one that the provider names: after this it is asked again, whatever it said."""
 PATIENCE_SECONDS = 30.0
