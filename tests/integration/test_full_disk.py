@@ -25,6 +25,19 @@ from station import make_repository, station
 pytestmark = pytest.mark.anyio
 
 
+def _unmount(home: Path) -> None:
+    """Take the disk away; what was told to go may hold it for an instant longer."""
+    deadline = time.monotonic() + 20
+    while True:
+        done = subprocess.run(
+            ["umount", str(home)], check=False, stdin=subprocess.DEVNULL, capture_output=True
+        )
+        if done.returncode == 0:
+            return
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(0.1)
+
+
 @contextlib.contextmanager
 def disk(home: Path, image: Path, size: str) -> Iterator[Path]:
     """Put the state directory on a file system of its own."""
@@ -37,7 +50,7 @@ def disk(home: Path, image: Path, size: str) -> Iterator[Path]:
     (home / "lost+found").rmdir()
     yield home
     stop_all(home)
-    subprocess.run(["umount", str(home)], check=True, stdin=subprocess.DEVNULL)
+    _unmount(home)
 
 
 @pytest.fixture
