@@ -431,3 +431,43 @@ def test_every_sandbox_starts_when_many_are_asked_for_at_once(home: Path) -> Non
             assert await fleet.running() == ()
 
     asyncio.run(body())
+
+
+def test_groups_are_made_when_their_parent_was_taken_away_meanwhile(home: Path) -> None:
+    """Installations share the parent, and the last one to go removes it."""
+
+    async def body(box: Box) -> None:
+        hierarchies = cgroups.detect()
+        assert hierarchies is not None
+        cgroups.remove_parent(hierarchies)
+        assert _groups(box), "a parent in use stays"
+        assert (await box.sh("echo on")).stdout == "on\n"
+        parent = f"forkyard-test-{box.id}"
+        before, cgroups.PARENT = cgroups.PARENT, parent
+        roots = cgroups.open_roots(hierarchies)
+        try:
+            group = Vanishing(hierarchies, roots, "x-1")
+            group.create(cgroups.GroupLimits())
+            assert group.vanished
+            assert cgroups.existing(hierarchies) == ["x-1"]
+            group.sweep()
+            cgroups.remove_parent(hierarchies)
+            assert not list(Path(cgroups.ROOT).glob(f"*/{parent}"))
+        finally:
+            cgroups.PARENT = before
+            for root in roots.values():
+                os.close(root)
+
+    in_box(home, body)
+
+
+class Vanishing(cgroups.SandboxGroup):
+    """Groups whose parent goes away once, just after it was made."""
+
+    vanished = False
+
+    def _make(self, root: int, path: str) -> None:
+        super()._make(root, path)
+        if not self.vanished and path == cgroups.PARENT:
+            type(self).vanished = True
+            os.rmdir(path, dir_fd=root)

@@ -119,12 +119,23 @@ class SandboxGroup:
             OSError: A limit that was asked for cannot be enforced here.
         """
         for root in self._roots.values():
-            self._make(root, PARENT)
-            if self._hierarchies.layout == "v2":
-                self._enable_controllers(root)
-            self._make(root, f"{PARENT}/{self._name}")
+            self._make_below_parent(root)
         self._limit(limits)
         self._restrict_devices()
+
+    def _make_below_parent(self, root: int) -> None:
+        for last in (False, False, False, True):
+            self._make(root, PARENT)
+            try:
+                if self._hierarchies.layout == "v2":
+                    self._enable_controllers(root)
+                self._make(root, f"{PARENT}/{self._name}")
+            except FileNotFoundError:
+                # Another installation took the empty parent away in between (`remove_parent`).
+                if last:
+                    raise
+            else:
+                return
 
     def _make(self, root: int, path: str) -> None:
         with contextlib.suppress(FileExistsError):
@@ -340,6 +351,13 @@ def sweep(hierarchies: Hierarchies, name: str) -> None:
     finally:
         for root in roots.values():
             os.close(root)
+
+
+def remove_parent(hierarchies: Hierarchies) -> None:
+    """Remove the group above all sandboxes where no sandbox of anybody is left. Idempotent."""
+    for point in dict.fromkeys([hierarchies.tracking, *hierarchies.limits.values()]):
+        with contextlib.suppress(OSError):  # in use, or gone
+            os.rmdir(f"{point}/{PARENT}")
 
 
 def existing(hierarchies: Hierarchies) -> list[str]:

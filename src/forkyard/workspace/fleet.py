@@ -315,6 +315,9 @@ class LocalFleet:
                     await shim.task
             shim.writer.close()  # a follower that was cancelled before it began did not
         self._fork_server.drop_lease()
+        hierarchies = cgroups.detect()
+        if hierarchies is not None:
+            cgroups.remove_parent(hierarchies)
 
     def _lock(self, workspace: WorkspaceId) -> asyncio.Lock:
         return self._locks.setdefault(workspace, asyncio.Lock())

@@ -147,7 +147,7 @@ class Anthropic:
 
     def with_max_output(self, rebuilt: Rebuilt, tokens: int) -> Rebuilt:
         """Write the request again with a smaller limit."""
-        assert tokens >= rebuilt.least_output_tokens, "a clamp below the thinking budget"  # noqa: S101 (a caller's bug)
+        assert tokens >= rebuilt.least_output_tokens, "a clamp below the thinking budget"  # noqa: S101 - a caller's bug
         if tokens >= rebuilt.output_tokens:
             return rebuilt
         body = read_again(rebuilt.body)

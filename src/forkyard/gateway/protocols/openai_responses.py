@@ -114,7 +114,7 @@ class Responses:
 
     def with_max_output(self, rebuilt: Rebuilt, tokens: int) -> Rebuilt:
         """Write the request again with a smaller limit."""
-        assert tokens >= rebuilt.least_output_tokens, "a clamp below the floor"  # noqa: S101 (a caller's bug)
+        assert tokens >= rebuilt.least_output_tokens, "a clamp below the floor"  # noqa: S101 - a caller's bug
         if tokens >= rebuilt.output_tokens:
             return rebuilt
         body = read_again(rebuilt.body)
