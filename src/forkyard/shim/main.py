@@ -311,6 +311,9 @@ class Shim:
         return not self._is_furnished and not self._connections
 
     def _tick(self) -> None:
+        if self._over:
+            # Its folder may be on its way out already: nothing may appear in it any more.
+            return
         now = time.monotonic()
         for one in self._running():
             one.tick(now)
