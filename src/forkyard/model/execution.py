@@ -40,6 +40,12 @@ class ExecSpec:
     output_bytes: int = 256 * 1024**2
     keep_background: bool = True
     """False: whatever the command leaves running is killed when it ends."""
+    as_root: bool = False
+    """As root of the workspace; only where its image is its own."""
+    has_input: bool = False
+    """Whether whoever attaches may write to its standard input; else that is /dev/null."""
+    terminal: tuple[int, int] | None = None
+    """Rows and columns of a terminal of its own; output is then one stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

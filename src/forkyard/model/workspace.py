@@ -33,6 +33,8 @@ class NetworkPolicy(StrEnum):
     """The gateway's providers under their names, and nothing else."""
     OPEN = "open"
     """The internet, but neither this host nor private, link-local or metadata addresses."""
+    ALLOWLIST = "allowlist"
+    """The named hosts by a proxy of ours, the gateway's providers, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,9 @@ class Limits:
     memory_bytes: int | None = 4 * 1024**3
     processes: int | None = 512
     disk_bytes: int | None = None
+    disk_inodes: int | None = None
+    disk_is_hard: bool = False
+    """Whether the disk limit must be enforced by the file system, not watched."""
     output_bytes: int = 256 * 1024**2
     """Per exec and stream; what a command prints past this is counted and dropped."""
 
@@ -86,6 +91,29 @@ class Environment:
     """The repository's absolute path on the host, where it also appears inside."""
     host_packages: str | None = None
     """Digest of the host's package state at build time (image `host`)."""
+    image: ImageRoot | None = None
+    """None with image `host`: then the layers hold only the workspace and the home."""
+    tasks: tuple[TemplateTask, ...] = ()
+    """What runs each time a sandbox has started (POST_START) or is to stop (PRE_STOP)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to log in somewhere: a user name, and the name of the secret that is the password."""
+
+    username: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRoot:
+    """The OCI image whose root file system a workspace's own lowest layers are."""
+
+    reference: str
+    """As the template names it."""
+    digest: str
+    """Of the image's manifest, such as ``sha256:...``."""
+    user_home: str = USER_HOME
 
 
 class OnFailure(StrEnum):
@@ -95,14 +123,30 @@ class OnFailure(StrEnum):
     CONTINUE = "ON_FAILURE_CONTINUE"
 
 
+class TaskType(StrEnum):
+    """When a template's task runs (the first seed's words)."""
+
+    ON_CREATE = "ON_CREATE"
+    """Once, while the template is built; what it wrote is in every fork."""
+    POST_START = "POST_START"
+    PRE_STOP = "PRE_STOP"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateTask:
-    """One ON_CREATE command of a template build."""
+    """One command of a template."""
 
     name: str
     run: str
     working_directory: str = WORKSPACE_ROOT
     on_failure: OnFailure = OnFailure.ABORT
+    type: TaskType = TaskType.ON_CREATE
+    run_as_root: bool = False
+    """As root of the workspace; only where the image is its own."""
+    background: bool = False
+    """Left running while the next task starts, until its phase or its sandbox ends."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Variable -> name of the secret that is its value; for this task alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +157,53 @@ class RepositorySource:
     include_uncommitted: bool = False
     """With path: take the working tree as it lies (untracked and ignored files too)."""
     url: str | None = None
+    credentials: Credentials | None = None
+    """With url: used by the clone alone."""
+    branch: str | None = None
+    checkout: str | None = None
+    """A commit, tag or branch to check out after the clone."""
+    depth: int | None = None
+    """Commits of history; None for all of it."""
+    submodules: bool = False
+    target: str = REPOSITORY
+    """Where it lies inside."""
+
+
+class ImageKind(StrEnum):
+    """Where an image comes from."""
+
+    HOST = "host"
+    REGISTRY = "registry"
+    LAYOUT = "layout"
+    """A folder in OCI layout."""
+    ARCHIVE = "archive"
+    """A tar file of an OCI layout or of `docker save`."""
+    BUILD = "build"
+    """A Dockerfile or Containerfile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSource:
+    """An image other than `host`."""
+
+    kind: ImageKind
+    location: str
+    """Reference in a registry, absolute path of a layout or archive, or of a build's context."""
+    credentials: Credentials | None = None
+    containerfile: str | None = None
+    """With a build: absolute path of the file; by default the context's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPlan:
+    """What a template's workspaces can reach, by phase; evaluations reach nothing."""
+
+    build: NetworkPolicy = NetworkPolicy.OPEN
+    """While its ON_CREATE tasks run."""
+    workspace: NetworkPolicy = NetworkPolicy.NONE
+    """By default for a workspace made from it."""
+    allow: tuple[str, ...] = ()
+    """Host names, `*.` before one for those below it; for the phases with an allowlist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +211,16 @@ class TemplateSpec:
     """A recipe whose build yields a snapshot."""
 
     image: str = "host"
+    """For people; `image_source` says where another one comes from."""
+    image_source: ImageSource | None = None
     repository: RepositorySource | None = None
+    additional_repositories: tuple[RepositorySource, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     tasks: tuple[TemplateTask, ...] = ()
     limits: Limits = Limits()
+    network: NetworkPlan = NetworkPlan()
+    parameters: dict[str, str] = field(default_factory=dict)
+    """The file's `vars` with their defaults; a build or run may give others."""
 
 
 class TemplateState(StrEnum):
@@ -211,6 +308,14 @@ class Workspace:
     trouble: str | None = None
     owner: str | None = None
     """The attempt or evaluation it serves; None for a person's own."""
+    allow: tuple[str, ...] = ()
+    """With network `allowlist`: the hosts."""
+    ports_first: int | None = None
+    """First of its own range of ports on this machine's loopback, for forwarding."""
+    idle_stop_seconds: float | None = None
+    """It is stopped when nothing ran in it for so long."""
+    expires_at: str | None = None
+    """It is deleted then."""
 
 
 class SpareState(StrEnum):
