@@ -147,6 +147,8 @@ class TemplateTask:
     """Left running while the next task starts, until its phase or its sandbox ends."""
     secrets: dict[str, str] = field(default_factory=dict)
     """Variable -> name of the secret that is its value; for this task alone."""
+    evaluations: bool = False
+    """With POST_START: whether it runs where candidates are judged as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +222,11 @@ class TemplateSpec:
     limits: Limits = Limits()
     network: NetworkPlan = NetworkPlan()
     parameters: dict[str, str] = field(default_factory=dict)
-    """The file's `vars` with their defaults; a build or run may give others."""
+    """The file's `vars` with the values that hold; a build or run may give others."""
+    source_text: str = ""
+    """The file, where it has `vars`: read again for other values."""
+    source_file: str = ""
+    source_folder: str = ""
 
 
 class TemplateState(StrEnum):

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
@@ -26,6 +24,7 @@ from forkyard.errors import (
     ForkyardError,
     InternalError,
     NotFoundError,
+    UserError,
     WorkspaceError,
 )
 from forkyard.model.execution import StopReason
@@ -44,8 +43,10 @@ from forkyard.model.workspace import (
     WORKSPACE_ROOT,
     NetworkPolicy,
     OnFailure,
+    RepositorySource,
     Snapshot,
     SnapshotState,
+    TaskType,
     Template,
     TemplateSpec,
     TemplateState,
@@ -55,6 +56,7 @@ from forkyard.model.workspace import (
 from forkyard.store.journal import Change
 from forkyard.workspace.base_layer import BaseLayers
 from forkyard.workspace.build_log import BuildLog
+from forkyard.workspace.build_steps import StepError, step
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.workspaces import Origin
 
@@ -67,16 +69,32 @@ _OPEN = (
     "network: open while the tasks run: the internet can be reached; this machine and private,"
     " link-local and metadata addresses cannot"
 )
-_Result = TypeVar("_Result")
 
 
-class _BuildError(Exception):
-    """A step failed: its word, and the error that the caller is told."""
-
-    def __init__(self, word: str, error: ForkyardError) -> None:
-        super().__init__(word)
-        self.word = word
-        self.error = error
+def _refuse_later(spec: TemplateSpec) -> None:
+    """Refuse what the file may say and no build honours yet."""
+    later = {
+        "an image of its own": spec.image_source is not None,
+        "additionalRepositories": bool(spec.additional_repositories),
+        "POST_START and PRE_STOP tasks": any(
+            task.type is not TaskType.ON_CREATE for task in spec.tasks
+        ),
+        "tasks[].background": any(task.background for task in spec.tasks),
+        "tasks[].secrets": any(task.secrets for task in spec.tasks),
+        "network.build other than open": spec.network.build is not NetworkPolicy.OPEN,
+        "authentication, branch, checkout, depth or submodules of a repository": (
+            spec.repository is not None
+            and spec.repository
+            != RepositorySource(
+                path=spec.repository.path,
+                url=spec.repository.url,
+                include_uncommitted=spec.repository.include_uncommitted,
+            )
+        ),
+    }
+    found = [what for what, is_asked in later.items() if is_asked]
+    if found:
+        raise UserError(f"cannot build it: not supported yet: {', '.join(found)}")
 
 
 class Templates:
@@ -192,7 +210,7 @@ class Templates:
         log.say(f"building template {row.name} as snapshot {pending.name}")
         try:
             await self._steps(building, pending, layer, log)
-        except _BuildError as failed:
+        except StepError as failed:
             await self._fail(building, pending, f"{failed.word}: {failed.error.message}", log)
             raise failed.error from failed.error.__cause__
         except asyncio.CancelledError:
@@ -209,7 +227,8 @@ class Templates:
     async def _steps(
         self, template: Template, pending: Snapshot, layer: LayerId, log: BuildLog
     ) -> None:
-        environment = await _step("clone", self._base_layers.make(template.spec, layer, log.say))
+        _refuse_later(template.spec)
+        environment = await step("clone", self._base_layers.make(template.spec, layer, log.say))
         has_history = self._layers.lookup((layer,), f"{REPOSITORY}/.git") is not None
         tasks = template.spec.tasks
         pending = replace(pending, environment=environment)
@@ -233,12 +252,12 @@ class Templates:
         if tasks or has_history:
             if tasks:
                 log.say(_OPEN)
-            await _step("start", self._workspaces.start(workspace))
+            await step("start", self._workspaces.start(workspace))
             for number, task in enumerate(tasks, start=1):
-                await _step("task", self._run_task(template.name, workspace, task, number, log))
-            await _step("task", self._refresh(workspace, log))
-            await _step("stop", self._workspaces.stop(workspace))
-        await _step("snapshot", self._snapshots.take(pending, workspace))
+                await step("task", self._run_task(template.name, workspace, task, number, log))
+            await step("task", self._refresh(workspace, log))
+            await step("stop", self._workspaces.stop(workspace))
+        await step("snapshot", self._snapshots.take(pending, workspace))
         await self._workspaces.delete(workspace)
 
     async def _run_task(
@@ -342,15 +361,3 @@ class Templates:
                 f"cannot {verb} template {row.name}: it is being built",
                 hint=f"Wait for it: `forkyard template show {row.name}`.",
             )
-
-
-async def _step(word: str, work: Awaitable[_Result]) -> _Result:
-    """Wait for a step; a failure is told with the step's word."""
-    try:
-        return await work
-    except ForkyardError as error:
-        raise _BuildError(word, error) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        told = WorkspaceError(f"cannot build: {reason}", hint="Look at the disk's free space.")
-        raise _BuildError(word, told) from error

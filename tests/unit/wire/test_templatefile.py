@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from forkyard.errors import ConfigError, Problem
 from forkyard.model.workspace import (
+    Credentials,
+    ImageKind,
+    ImageSource,
     Limits,
+    NetworkPlan,
+    NetworkPolicy,
     OnFailure,
     RepositorySource,
+    TaskType,
     TemplateSpec,
     TemplateTask,
 )
-from forkyard.wire.templatefile import MEGABYTE, parse_template
+from forkyard.wire.templatefile import MEGABYTE, parse_template, with_values
 
 WHOLE = """\
 spec:
@@ -46,30 +52,40 @@ spec:
     registry:
       url: golang:1.26-bookworm
   repository:
-    url: https://example.invalid/acme/payments
+    url: https://github.com/acme-corp/payments-api
     authentication:
       http:
         username: x-access-token
         password:
-          fromSecret: token
+          fromSecret: github-read-token.payments.cordium
   runtime:
     envVars:
-      - key: BASE_URL
+      - key: ANTHROPIC_BASE_URL
         value: http://anthropic
-      - key: TOKEN
-        fromSecret: token
+      - key: OPENAI_API_KEY
+        value: injected-by-octelium
     tasks:
-      - name: install
+      - name: install-agents
         type: ON_CREATE
         runAsRoot: true
         onFailure: ON_FAILURE_ABORT
-        run: "true"
-      - name: later
-        type: POST_START
-        run: "true"
+        run: |
+          apt-get update
+      - name: install-claude-code
+        type: ON_CREATE
+        workingDir: /workspace
+        onFailure: ON_FAILURE_ABORT
+        run: |
+          cat > "$HOME/.codex/config.toml" <<'EOF'
+          model_provider = "octelium"
+          EOF
   limit:
     cpu:
       millicores: 4000
+    memory:
+      megabytes: 8192
+    storage:
+      megabytes: 20000
 """
 
 
@@ -104,18 +120,182 @@ def test_every_accepted_key_reaches_the_recipe() -> None:
     )
 
 
-def test_seeds_unsupported_keys_are_refused_with_their_lines() -> None:
-    """What cannot be honoured yet is named as such, never passed over."""
-    found = [(p.line, p.key) for p in problems(SEED) if "not supported yet" in p.message]
+def test_seeds_file_is_read_as_it_stands() -> None:
+    """Image, login, root tasks, dotted names: all of it becomes the recipe."""
+    assert parse_template(SEED, "agents.yaml") == TemplateSpec(
+        image="golang:1.26-bookworm",
+        image_source=ImageSource(kind=ImageKind.REGISTRY, location="golang:1.26-bookworm"),
+        repository=RepositorySource(
+            url="https://github.com/acme-corp/payments-api",
+            credentials=Credentials(
+                username="x-access-token",
+                secret="github-read-token.payments.cordium",  # noqa: S106 - its name
+            ),
+        ),
+        variables={
+            "ANTHROPIC_BASE_URL": "http://anthropic",
+            "OPENAI_API_KEY": "injected-by-octelium",
+        },
+        tasks=(
+            TemplateTask(name="install-agents", run="apt-get update\n", run_as_root=True),
+            TemplateTask(
+                name="install-claude-code",
+                run="cat > \"$HOME/.codex/config.toml\" <<'EOF'\n"
+                'model_provider = "octelium"\nEOF\n',
+            ),
+        ),
+        limits=Limits(
+            cpu_millicores=4000,
+            memory_bytes=8192 * MEGABYTE,
+            disk_bytes=20000 * MEGABYTE,
+        ),
+    )
 
-    assert found == [
-        (3, "spec.image.registry"),
-        (7, "spec.repository.authentication"),
-        (17, "spec.runtime.envVars.1.fromSecret"),
-        (21, "spec.runtime.tasks.0.runAsRoot"),
-        (25, "spec.runtime.tasks.1.type"),
+
+MORE = """\
+spec:
+  image: {build: {context: image, containerfile: Containerfile.dev}}
+  repository: {path: ., branch: release/2, checkout: v1.2.3, depth: 50}
+  additionalRepositories:
+    - {url: "ssh://git@example.org/lib", target: /workspace/lib, branch: main, submodules: true}
+    - {path: docs, target: /workspace/docs, include_uncommitted: true}
+  runtime:
+    tasks:
+      - {name: get, run: fetch, secrets: [{key: TOKEN, fromSecret: npm.token}], background: true}
+      - {name: db, run: serve, type: POST_START, background: true, evaluations: true}
+      - {name: save, run: flush, type: PRE_STOP, runAsRoot: true}
+  limit:
+    storage: {megabytes: 100, inodes: 5000, hard: true}
+  network: {build: allowlist, workspace: open, allow: [Example.org, "*.example.net"]}
+"""
+
+
+def test_every_further_key_reaches_the_recipe() -> None:
+    """Sources, tasks of all kinds, hard limits, networks."""
+    assert parse_template(MORE, "t.yaml", folder="/me") == TemplateSpec(
+        image="build:/me/image",
+        image_source=ImageSource(
+            kind=ImageKind.BUILD,
+            location="/me/image",
+            containerfile="/me/image/Containerfile.dev",
+        ),
+        repository=RepositorySource(path="/me", branch="release/2", checkout="v1.2.3", depth=50),
+        additional_repositories=(
+            RepositorySource(
+                url="ssh://git@example.org/lib",
+                target="/workspace/lib",
+                branch="main",
+                submodules=True,
+            ),
+            RepositorySource(path="/me/docs", target="/workspace/docs", include_uncommitted=True),
+        ),
+        tasks=(
+            TemplateTask(name="get", run="fetch", secrets={"TOKEN": "npm.token"}, background=True),
+            TemplateTask(
+                name="db",
+                run="serve",
+                type=TaskType.POST_START,
+                background=True,
+                evaluations=True,
+            ),
+            TemplateTask(name="save", run="flush", type=TaskType.PRE_STOP, run_as_root=True),
+        ),
+        limits=Limits(disk_bytes=100 * MEGABYTE, disk_inodes=5000, disk_is_hard=True),
+        network=NetworkPlan(
+            build=NetworkPolicy.ALLOWLIST,
+            workspace=NetworkPolicy.OPEN,
+            allow=("example.org", "*.example.net"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("image", "location"),
+    [("layout: {path: img}", "/me/img"), ("archive: {path: /a/b.tar}", "/a/b.tar")],
+)
+def test_an_image_of_a_folder_or_file_is_found_where_the_file_lies(
+    image: str, location: str
+) -> None:
+    """Relative to the template file."""
+    spec = parse_template(f"spec: {{image: {{{image}}}}}", "t.yaml", folder="/me")
+    assert spec.image_source is not None
+    assert (spec.image_source.kind, spec.image_source.location) == (
+        image[: image.index(":")],
+        location,
+    )
+
+
+LOGIN = "authentication: {http: {username: u, password: {fromSecret: abc}}}"
+LATER = "name: a, run: x, secrets: [{key: A, fromSecret: abc}]"
+
+WITH_VARS = """\
+spec:
+  vars: {LEVEL: high, CORES: 2, HARD: false, WHERE: /workspace}
+  image: {registry: {url: "golang:{{ vars.LEVEL }}"}}
+  runtime:
+    envVars: [{key: LEVEL, value: "is {{vars.LEVEL}}, {{ vars.CORES }} cores"}]
+    tasks:
+      - name: a
+        run: |
+          echo "$HOME ${X} {{ .Go }} ${{ vars.LEVEL }} {{ vars.WHERE }}"
+  limit:
+    cpu: {millicores: "{{ vars.CORES }}"}
+    storage: {megabytes: 3, hard: "{{ vars.HARD }}"}
+"""
+
+
+def test_vars_are_put_in_when_the_file_is_read() -> None:
+    """Defaults keep their types; nothing that a shell, a Go template or a CI file means changes."""
+    text = WITH_VARS.replace("CORES: 2", "CORES: 2000")
+    spec = parse_template(text, "t.yaml", folder="/me")
+    assert spec.image == "golang:high"
+    assert spec.variables == {"LEVEL": "is high, 2000 cores"}
+    assert spec.tasks[0].run == 'echo "$HOME ${X} {{ .Go }} ${{ vars.LEVEL }} /workspace"\n'
+    assert (spec.limits.cpu_millicores, spec.limits.disk_is_hard) == (2000, False)
+    assert spec.parameters == {
+        "LEVEL": "high", "CORES": "2000", "HARD": "false", "WHERE": "/workspace",
+    }  # fmt: skip
+    other = with_values(
+        spec, {"CORES": "500", "HARD": "true", "LEVEL": "1.26-x", "WHERE": "x: {y}"}
+    )
+    assert (other.limits.cpu_millicores, other.limits.disk_is_hard) == (500, True)
+    assert other.variables["LEVEL"] == "is 1.26-x, 500 cores"
+    assert other.tasks[0].run.endswith(' x: {y}"\n')
+    assert with_values(spec, {}) == spec
+
+
+def test_vars_are_refused_when_they_are_unknown_or_of_another_type() -> None:
+    """In the file and on the command line, all at once."""
+    text = WITH_VARS.replace("CORES: 2", "CORES: 20").replace("is {{vars.LEVEL", "is {{vars.LVL")
+    assert [(p.line, p.key, p.message) for p in problems(text)] == [
+        (
+            5,
+            "spec.runtime.envVars.0.value",
+            "{{ vars.LVL }} is not among the template's vars; did you mean LEVEL?",
+        )
     ]
-    assert len(problems(SEED)) == len(found)
+    spec = parse_template(WITH_VARS.replace("CORES: 2", "CORES: 20"), "t.yaml")
+    with pytest.raises(ConfigError) as raised:
+        with_values(spec, {"CORES": "many", "HARD": "1", "LEVL": "x"})
+    assert [p.key for p in raised.value.problems] == ["vars.CORES", "vars.HARD", "vars.LEVL"]
+    with pytest.raises(ConfigError, match="has no vars"):
+        with_values(TemplateSpec(), {"A": "1"})
+
+
+def test_a_password_in_the_file_is_refused_and_not_told() -> None:
+    """Whatever stands where the name of a secret should be."""
+    for password in (
+        "hunter2hunter2",
+        "{value: hunter2hunter2}",
+        "{fromSecret: 'hunter2 hunter2'}",
+    ):
+        text = (
+            "spec: {repository: {url: 'https://h/x', authentication: {http: {username: u,"
+            f" password: {password}}}}}}}}}"
+        )
+        told = " ".join(str(problem) for problem in problems(text))
+        assert "password" in told
+        assert "hunter2" not in told
 
 
 def test_all_problems_are_told_at_once_in_the_files_order() -> None:
@@ -155,8 +335,40 @@ kind: Template
         ("", "the file is empty"),
         ("[]", "must be a mapping"),
         ("spek: {}", "did you mean spec?"),
-        ("spec: {image: golang}", "not supported yet"),
-        ("spec: {image: {}}", "write `image: host`"),
+        ("spec: {image: golang}", "write `image: host`"),
+        ("spec: {image: {}}", "names no image"),
+        ("spec: {image: {layout: {path: a}, archive: {path: b}}}", "exclude each other"),
+        ("spec: {image: {registry: {url: 'docker://a/b'}}}", "write 'a/b'"),
+        ("spec: {image: {registry: {url: '--help'}}}", "no reference of an image"),
+        ("spec: {image: {registry: {}}}", "is missing"),
+        ("spec: {image: {build: {containerfile: x}}}", "is missing"),
+        ("spec: {repository: {url: 'https://h/x', target: /workspace/x}}", "for additional"),
+        (
+            "spec: {repository: {url: 'https://h/x', branch: --upload-pack=x}}",
+            "no name of a branch",
+        ),
+        ("spec: {repository: {url: 'https://h/x', depth: 0}}", "must be from 1"),
+        ("spec: {repository: {path: x, include_uncommitted: true, depth: 2}}", "excludes include"),
+        ("spec: {repository: {path: x, authentication: {http: {}}}}", "applies to a url only"),
+        (f"spec: {{repository: {{url: 'git://h/x', {LOGIN}}}}}", "https:// only"),
+        ("spec: {additionalRepositories: [{url: 'https://h/x'}]}", "is missing"),
+        ("spec: {additionalRepositories: [{path: x, target: /etc/x}]}", "below /workspace"),
+        ("spec: {additionalRepositories: [{path: x, target: /workspace/repo/x}]}", "one another"),
+        ("spec: {runtime: {envVars: [{key: A, fromSecret: abc}]}}", "every agent"),
+        ("spec: {runtime: {tasks: [{name: a, run: x, runAsRoot: true}]}}", "image of its own"),
+        ("spec: {runtime: {tasks: [{name: a, run: x, evaluations: true}]}}", "POST_START"),
+        (
+            "spec: {runtime: {tasks: [{name: a, run: x, type: PRE_STOP, background: true}]}}",
+            "the stop waits",
+        ),
+        (f"spec: {{runtime: {{tasks: [{{{LATER}, type: POST_START}}]}}}}", "who could read it"),
+        ("spec: {network: {build: allowlist}}", "names of the hosts"),
+        ("spec: {network: {allow: [a.org]}}", "allowlist only"),
+        ("spec: {network: {build: allowlist, allow: ['*']}}", "no name of a host"),
+        ("spec: {network: {workspace: gateway}}", "is for attempts"),
+        ("spec: {limit: {storage: {hard: true, inodes: 100}}}", "needs megabytes"),
+        ("spec: {limit: {storage: {}}}", "is missing"),
+        ("spec: {vars: {A: [1]}}", "must be text"),
         ("spec: {repository: {}}", "needs a path on this machine or a url"),
         ("spec: {repository: {url: /tmp/x}}", "no repository address"),
         ("spec: {repository: {url: 'https://u:p@h/x'}}", "must not carry"),
