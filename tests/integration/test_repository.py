@@ -290,3 +290,42 @@ async def test_a_filter_gets_its_owners_rights_when_it_must_run(
         assert "1 modified, 1 untracked" in said[0]
     finally:
         shutil.rmtree(folder)
+
+
+async def test_ignored_files_come_along_when_a_worktreeinclude_names_them(
+    tmp_path: Path, importer: Importer, said: list[str]
+) -> None:
+    """Only what is both ignored and named; never through a link, never over the commit's own."""
+    source = make_repository(tmp_path / "repo")
+    (source / "kept.env").write_text("commit\n")
+    git(source, "add", "kept.env")
+    git(source, "commit", "-qm", "third")
+    (source / ".gitignore").write_text("*.env\nbuild/\nconf/local\nlinked\n")
+    (source / ".worktreeinclude").write_text("# local settings\n*.env\nconf/\nlinked\nplain\n")
+    for name in ("a.env", "deep/b.env", "build/out", "conf/local", "plain"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(f"{name}\n")
+    (source / "kept.env").write_text("edited\n")
+    (source / "linked").symlink_to("/etc/shadow")
+
+    target = tmp_path / "layer"
+    await importer.take(RepositorySource(path=str(source)), target, said.append)
+
+    taken = {one for one, _ in entries(target) if not one.startswith(".git/")}
+    assert {"a.env", "deep/b.env", "conf/local", "linked"} <= taken
+    assert not taken & {"plain", "build", "build/out"}
+    assert (target / "kept.env").read_text() == "commit\n"
+    assert (target / "linked").is_symlink()
+    assert (target / "deep").stat().st_uid == STORAGE_USER_ID
+    assert any("a.env, conf/local, deep/b.env, linked" in one for one in said)
+
+
+async def test_the_commit_alone_is_taken_when_the_worktreeinclude_is_a_link(
+    tmp_path: Path, importer: Importer, said: list[str]
+) -> None:
+    """A list that is no file is refused, not followed."""
+    source = make_repository(tmp_path / "repo")
+    (source / ".worktreeinclude").symlink_to("a.txt")
+
+    with pytest.raises(UserError, match="no ordinary file"):
+        await importer.take(RepositorySource(path=str(source)), tmp_path / "layer", said.append)

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from forkyard.cli.output import progress
 from forkyard.cli.tree import root_of
+from forkyard.client.look import look_at
 from forkyard.errors import ConfigError, Problem
 from forkyard.wire.quickform import quick_request
 from forkyard.wire.results import QuickRequest
@@ -24,6 +25,9 @@ _TASK_FILES = (".yaml", ".yml")
 _FLAGS = {
     "attempts": "-n",
     "checks": "--check",
+    "no_check": "--no-check",
+    "setup": "--setup",
+    "no_setup": "--no-setup",
     "repository": "--repository",
     "committed": "--committed",
     "snapshot": "--snapshot",
@@ -83,14 +87,20 @@ def read_quick(prompt: str, options: dict[str, object]) -> QuickRequest:
             hint="See `forkyard run --help`.",
             problems=tuple(asked.problems),
         )
+    checks, setup = asked.texts("checks"), asked.texts("setup")
+    if asked.starts_from_repository:
+        found = _Proposal(asked.repository, committed=not asked.includes_uncommitted)
+        checks = checks or ([] if options["no_check"] else found.checks())
+        setup = setup or ([] if options["no_setup"] else found.setup())
     request = QuickRequest(
         prompt=prompt,
         agents=asked.texts("agents"),
         cwd=str(Path.cwd()),
         attempts=asked.number("attempts") or 1,
-        checks=asked.texts("checks"),
+        checks=checks,
+        setup=setup,
         repository=asked.repository,
-        include_uncommitted=not options["committed"],
+        include_uncommitted=asked.includes_uncommitted,
         snapshot=asked.text("snapshot"),
         template=asked.text("template"),
         protected=asked.texts("protected"),
@@ -119,7 +129,11 @@ class _Asked:
         parallel = self.number("parallel")
         if parallel is not None and not 1 <= parallel <= MOST_ATTEMPTS:
             self._report("--parallel", f"is {parallel}, must be from 1 to {MOST_ATTEMPTS}")
+        for given, refused in (("checks", "no_check"), ("setup", "no_setup")):
+            if options[refused] and self.texts(given):
+                self._report(_FLAGS[refused], f"excludes {_FLAGS[given]}; give one of them")
         self.starts_from_repository = not self.text("snapshot") and not self.text("template")
+        self.includes_uncommitted = not options["committed"]
         self.repository = self._repository()
         attempts = self.number("attempts")
         try:
@@ -129,6 +143,7 @@ class _Asked:
                 cwd=str(Path.cwd()),
                 attempts=1 if attempts is None else attempts,
                 checks=self.texts("checks"),
+                setup=self.texts("setup"),
                 repository_path=self.repository,
                 snapshot=self.text("snapshot"),
                 template=self.text("template"),
@@ -177,6 +192,35 @@ class _Asked:
                 f"{Path.cwd()} lies in no git repository; go into one, or name a folder",
             )
         return str(found or ".")
+
+
+class _Proposal:
+    """What the repository's own files say, where the command line says nothing."""
+
+    def __init__(self, repository: str, *, committed: bool) -> None:
+        self._found = look_at(Path(repository), committed=committed)
+
+    def checks(self) -> list[str]:
+        best = next((one for one in self._found if one.test), None)
+        if best is None or best.test is None:
+            progress("No --check, and no test command found: candidates will not be judged.")
+            return []
+        progress(
+            f"No --check: judging by `{best.test}` ({best.language}, from {best.evidence});"
+            " --check chooses another, --no-check none."
+        )
+        return [best.test]
+
+    def setup(self) -> list[str]:
+        # One language: what else lies there is as likely a tool's as the product's.
+        best = next(iter(self._found), None)
+        if best is None or best.setup is None:
+            return []
+        progress(
+            f"Preparing the copy with `{best.setup}` ({best.package_manager}, from"
+            f" {best.evidence}), the network open; --setup chooses another, --no-setup none."
+        )
+        return [best.setup]
 
 
 def _shown(text: str) -> str:

@@ -41,8 +41,16 @@ Examples:
 @click.option("-n", "--attempts", type=int, default=1, help="Quick form: attempts of each agent.")
 @click.option(
     "--check", "checks", multiple=True, metavar="COMMAND",
-    help="Quick form: a command that judges a candidate by its exit status. Repeatable.",
+    help="Quick form: a command that judges a candidate by its exit status, or, where it names"
+    " $REPORT, by the JUnit XML that it writes there. Repeatable. Default: the repository's tests.",
 )  # fmt: skip
+@click.option("--no-check", is_flag=True, help="Quick form: judge by nothing.")
+@click.option(
+    "--setup", multiple=True, metavar="COMMAND",
+    help="Quick form: run once in the copy, with the network open, before the forks. Repeatable."
+    " Default: what brings missing dependencies in.",
+)  # fmt: skip
+@click.option("--no-setup", is_flag=True, help="Quick form: take the copy as it is.")
 @click.option(
     "--repository", metavar="FOLDER",
     help="Quick form: repository to start from (default: the one around the current folder).",

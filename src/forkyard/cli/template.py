@@ -122,3 +122,43 @@ def delete(name: str, *, as_json: bool) -> None:
         write_json({"deleted": name})
     else:
         say(f"Template {clean(name)} is deleted.")
+
+
+@template.command(
+    "import",
+    epilog="\b\nExamples:\n  forkyard template import > template.yaml\n"
+    "  forkyard template import ../service --name service",
+)
+@click.argument("place", type=click.Path(path_type=Path), default=".")
+@click.option("--name", help="Keep the template under this name, instead of writing it out.")
+@json_option
+def import_(place: Path, name: str | None, *, as_json: bool) -> None:
+    """Turn a devcontainer.json into a template, and say of each key what became of it.
+
+    PLACE is the file, or a repository that holds one. Nothing of it is executed here:
+    initializeCommand never runs on this machine.
+    """
+    from forkyard.client.imports import import_template  # noqa: PLC0415 - heavy: not for help
+
+    made = import_template(place)
+    for one in made.report:
+        progress(f"{clean(one.key)}: {one.fate}: {clean(one.note)}")
+    if name is not None:
+        kept = talk(
+            lambda client: client.templates.apply_text(made.text, name=name, file=str(made.file))
+        )
+        progress(f"Template {clean(kept.name)} is {kept.state}.")
+        progress(f"Next: forkyard template build {kept.name}")
+    if as_json:
+        write_json(
+            {
+                "file": str(made.file),
+                "name": name or made.name,
+                "template": made.text,
+                "keys": [
+                    {"key": one.key, "fate": one.fate, "note": one.note} for one in made.report
+                ],
+            }
+        )
+    elif name is None:
+        say(made.text.rstrip("\n"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from starlette.responses import FileResponse, StreamingResponse
@@ -29,7 +28,7 @@ from forkyard.wire.results import (
     SubmitRequest,
     UsageReport,
 )
-from forkyard.wire.taskfile import RunRequest, StartRequest, parse_run
+from forkyard.wire.taskfile import RunRequest, parse_run
 
 RUNS_HINT = "See `forkyard status`."
 ATTEMPTS_HINT = (
@@ -106,7 +105,7 @@ def read_quick(quick: QuickRequest) -> RunRequest:
         ConfigError: With every problem of it.
     """
     limits = RunLimits()
-    request = quick_request(
+    return quick_request(
         quick.prompt,
         agents=quick.agents,
         cwd=quick.cwd,
@@ -120,20 +119,13 @@ def read_quick(quick: QuickRequest) -> RunRequest:
             budget=Budget(tokens=quick.budget_tokens, micro_usd=quick.budget_micro_usd),
         ),
         repository_path=quick.repository,
+        snapshot=quick.snapshot,
+        template=quick.template,
+        setup=quick.setup,
         protected=quick.protected,
         scope=quick.scope,
+        held_out=quick.held_out,
     )
-    tasks = tuple(
-        replace(
-            task,
-            held_out=tuple(quick.held_out),
-            start=task.start
-            if quick.snapshot is None and quick.template is None
-            else StartRequest(snapshot=quick.snapshot, template=quick.template),
-        )
-        for task in request.tasks
-    )
-    return replace(request, tasks=tasks)
 
 
 async def list_runs(call: Call) -> Answer:

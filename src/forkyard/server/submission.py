@@ -18,11 +18,13 @@ from forkyard.coordinator.keeping import automatic_name
 from forkyard.errors import ConfigError, ConflictError, NotFoundError, Problem, WorkspaceError
 from forkyard.model.run import HeldOutFile, Run, RunLimits, Task
 from forkyard.model.workspace import (
+    REPOSITORY,
     RepositorySource,
     Snapshot,
     SnapshotState,
     Template,
     TemplateSpec,
+    TemplateTask,
 )
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
@@ -167,10 +169,14 @@ class Submission:
             return self._snapshot_of(await self.templates.build(found.name))
         path = request.resolve(asked.start.repository_path or ".")
         source = RepositorySource(path=path, include_uncommitted=asked.start.include_uncommitted)
+        setup = tuple(
+            TemplateTask(name=f"setup-{number}", run=command, working_directory=REPOSITORY)
+            for number, command in enumerate(asked.start.setup, start=1)
+        )
         # One template for one folder: runs from it add snapshots, not templates.
         name = automatic_name(request.name, path)
         async with self.one_at_a_time:
-            await self.templates.apply(name, TemplateSpec(repository=source))
+            await self.templates.apply(name, TemplateSpec(repository=source, tasks=setup))
             return self._snapshot_of(await self.templates.build(name))
 
     def _snapshot_of(self, template: Template) -> Snapshot:

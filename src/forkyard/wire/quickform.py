@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from forkyard.errors import ConfigError, Problem
 from forkyard.model.run import AgentSpec, RunLimits
-from forkyard.model.verdict import Check
+from forkyard.model.verdict import Check, ReportFormat
 from forkyard.wire.fields import NAME, NAME_RULE, argument_problem
 from forkyard.wire.taskfile import (
     COMMAND_DRIVER,
@@ -26,6 +26,8 @@ from forkyard.wire.taskfile import (
 )
 
 _Report = Callable[[str, str | None], None]
+_REPORT = re.compile(r"\$REPORT\b|\$\{REPORT\}")
+"""A check that names it writes JUnit XML there, and is told test by test."""
 
 
 def quick_request(
@@ -44,6 +46,7 @@ def quick_request(
     protected: Sequence[str] = (),
     scope: Sequence[str] = (),
     held_out: Sequence[str] = (),
+    setup: Sequence[str] = (),
 ) -> RunRequest:
     """Build the request of the quick form.
 
@@ -52,7 +55,8 @@ def quick_request(
         agents: Each ``NAME=SHELL COMMAND``, ``DRIVER`` or ``DRIVER:MODEL``.
         cwd: Absolute; relative paths start there.
         attempts: Of each agent.
-        checks: Shell commands, each one test that passes when it exits 0.
+        checks: Shell commands, each one test that passes when it exits 0; one that names $REPORT
+            writes JUnit XML there instead.
         include_uncommitted: Start from the working tree as it lies.
         limits: Of the whole run.
         repository_path: The user's repository; unused with snapshot or template.
@@ -62,6 +66,8 @@ def quick_request(
         protected: As in the task file.
         scope: As in the task file.
         held_out: As in the task file.
+        setup: Shell commands run once in the repository's copy, with the network open, before
+            anything is forked from it; unused with snapshot or template.
 
     Raises:
         ConfigError: With every problem at once; keys are the flags.
@@ -85,8 +91,11 @@ def quick_request(
     start = StartRequest(snapshot=snapshot, template=template)
     if snapshot is None and template is None:
         start = StartRequest(
-            repository_path=repository_path, include_uncommitted=include_uncommitted
+            repository_path=repository_path,
+            include_uncommitted=include_uncommitted,
+            setup=tuple(setup),
         )
+    _refuse_setup(setup, start, report)
     task = TaskRequest(
         name=name or _slug(prompt),
         prompt=prompt,
@@ -101,6 +110,13 @@ def quick_request(
         msg = "cannot run this: " + (str(found[0]) if len(found) == 1 else f"{len(found)} problems")
         raise ConfigError(msg, hint="See `forkyard run --help`.", problems=tuple(found))
     return RunRequest(name=task.name, tasks=(task,), folder=cwd, limits=limits or RunLimits())
+
+
+def _refuse_setup(commands: Sequence[str], start: StartRequest, report: _Report) -> None:
+    for command in commands:
+        report("--setup", argument_problem(command) if command.strip() else "is empty")
+    if commands and start.repository_path is None:
+        report("--setup", "has no meaning with --snapshot or --template")
 
 
 def _agents(entries: Sequence[str], attempts: int, report: _Report) -> tuple[AgentSpec, ...]:
@@ -158,7 +174,13 @@ def _checks(commands: Sequence[str], report: _Report) -> tuple[Check, ...]:
             report("--check", "is empty")
             continue
         report("--check", argument_problem(command))
-        checks.append(Check(name=_check_name(command, {c.name for c in checks}), run=command))
+        checks.append(
+            Check(
+                name=_check_name(command, {c.name for c in checks}),
+                run=command,
+                report=ReportFormat.JUNIT if _REPORT.search(command) else ReportFormat.EXIT,
+            )
+        )
     return tuple(checks)
 
 

@@ -32,6 +32,8 @@ class QuickRequest(RequestModel):
     checks: list[str] = []
     repository: str = "."
     include_uncommitted: bool = True
+    setup: list[str] = []
+    """Shell commands run once in the repository's copy, with the network open."""
     snapshot: str | None = None
     """Start from this snapshot instead of the repository."""
     template: str | None = None

@@ -44,6 +44,8 @@ class StartRequest:
     repository_path: str | None = None
     """As written; relative to the request's folder."""
     include_uncommitted: bool = False
+    setup: tuple[str, ...] = ()
+    """With a repository: shell commands run once in its copy, the network open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

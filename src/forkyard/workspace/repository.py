@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from forkyard.model.workspace import STORAGE_USER_ID, RepositorySource
 from forkyard.shim import kernel
 from forkyard.workspace.clone import CLONE_SECONDS, clone
 from forkyard.workspace.trusted_git import git, git_or_error, last_words
+from forkyard.workspace.worktree_include import INCLUDE_FILE, included_files
 
 COPY_SECONDS = 3600.0
+_MOST_NAMED = 10
 _PASSWORD = re.compile(
     r"^(\s*(?:url|pushurl)\s*=\s*[a-z+]+://)[^/@\s]*@", re.IGNORECASE | re.MULTILINE
 )
@@ -94,13 +96,22 @@ class Importer:
         else:
             say(f"{source.path} is no git repository; its files are taken as they are")
         target.mkdir()  # noqa: ASYNC240 - one system call
+        await self._copy_files(source, target, say)
+        if source.is_repository:
+            _scrub(target, say)
+
+    async def _copy_files(
+        self, source: Source, target: Path, say: Say, *, only: Sequence[str] | None = None
+    ) -> None:
         home = self._layout.home.stat()
-        asked = {
+        asked: dict[str, object] = {
             "source": source.path,
             "target": str(target),
             "owner": STORAGE_USER_ID,
             "skip": [(home.st_dev, home.st_ino)],
         }
+        if only is not None:
+            asked["only"] = list(only)
         package = Path(forkyard.__file__).parents[1]
         done = await run_async(
             [sys.executable, "-P", "-m", "forkyard.workspace.tree_copy"],
@@ -121,8 +132,6 @@ class Importer:
         for path, reason in report["notes"]:
             say(f"not taken: {path}: {reason}")
         say(f"taken: {report['files']} files, {report['size_bytes'] / 1024**2:.1f} MiB")
-        if source.is_repository:
-            _scrub(target, say)
 
     async def _take_commit(self, source: Source, target: Path, say: Say) -> None:
         if not source.is_repository:
@@ -202,6 +211,10 @@ class Importer:
         _note_submodules(target, say)
         _scrub(target, say)
         await asyncio.to_thread(give_to_user, target)
+        included = await included_files(source.path)
+        if included:
+            say(f"{INCLUDE_FILE} asks for {len(included)} ignored files: {_some(included)}")
+            await self._copy_files(source, target, say, only=included)
 
     async def _clone(self, url: str, target: Path, say: Say) -> None:
         await clone(url, target, say)
@@ -236,6 +249,11 @@ async def look(path: str) -> Source:
     commit = await _read(real, "rev-parse", "--verify", "-q", "HEAD^{commit}")
     branch = await _read(real, "symbolic-ref", "-q", "--short", "HEAD")
     return Source(path=real, is_repository=True, commit=commit, branch=branch)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 async def _read(path: str, *arguments: str) -> str | None:

@@ -1,7 +1,8 @@
 """Copying a user's working tree as it lies, in a process of its own.
 
 Standard input: one JSON object with `source`, `target`, `owner` and `skip` (folders by device and
-inode). Standard output: one JSON object, the report. Every name is reached by descriptor from the
+inode), and `only` where single files are wanted (paths below the source, beside what the target
+has). Standard output: one JSON object, the report. Every name is reached by descriptor from the
 folder above it and no link is followed. The tree may be edited meanwhile: passes over the source
 repeat until one finds nothing changed since it was copied, so that what was taken existed, whole,
 between the last two passes. Nothing is ever written to the source, access times included.
@@ -58,6 +59,36 @@ class Copier:
                 return
         names = ", ".join(sorted(set(self.changed))[:3])
         raise CannotCopy(f"{names} keeps changing while it is copied")
+
+    def run_only(self, source: str, target: str, paths: list[str]) -> None:
+        """Copy single files, each once, into a target that may hold others; past no link."""
+        for path in paths:
+            *above, name = path.split("/")
+            from_folder, to_folder = os.open(source, _FOLDER), os.open(target, _FOLDER)
+            try:
+                for part in above:
+                    from_folder, last = os.open(part, _FOLDER, dir_fd=from_folder), from_folder
+                    os.close(last)
+                    to_folder, last = self.made(to_folder, part), to_folder
+                    os.close(last)
+                if _exists(to_folder, name):
+                    self.notes[path] = "the commit has it; passed over"
+                else:
+                    self.entry(from_folder, to_folder, name, path, len(above))
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+                self.notes[path] = "is gone, or lies behind a link; passed over"
+            finally:
+                os.close(from_folder)
+                os.close(to_folder)
+
+    def made(self, folder: int, name: str) -> int:
+        """Open a folder of the target, which is made where it is missing."""
+        if not _exists(folder, name):
+            os.mkdir(name, 0o755, dir_fd=folder)
+            os.chown(name, self.owner, self.owner, dir_fd=folder, follow_symlinks=False)
+        return os.open(name, _FOLDER, dir_fd=folder)
 
     def folder(self, source: int, target: int, path: str, depth: int) -> None:
         """Make one folder equal, then give it owner, mode and time."""
@@ -246,7 +277,10 @@ def main() -> None:
     copier = Copier(owner=asked["owner"], skip={(dev, ino) for dev, ino in asked["skip"]})
     report: dict[str, object] = {"error": None, "full": False}
     try:
-        copier.run(asked["source"], asked["target"])
+        if "only" in asked:
+            copier.run_only(asked["source"], asked["target"], asked["only"])
+        else:
+            copier.run(asked["source"], asked["target"])
     except CannotCopy as error:
         report["error"] = str(error)
     except OSError as error:

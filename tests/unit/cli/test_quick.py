@@ -12,7 +12,8 @@ from forkyard.cli.run import run
 from forkyard.errors import ConfigError
 
 OPTIONS: dict[str, object] = {
-    "agents": ("one=true",), "attempts": 1, "checks": (), "repository": None, "committed": False,
+    "agents": ("one=true",), "attempts": 1, "checks": (), "no_check": False,
+    "setup": (), "no_setup": False, "repository": None, "committed": False,
     "snapshot": None, "template": None, "protected": (), "parallel": None, "timeout": None,
     "deadline": None, "budget_usd": None, "budget_tokens": None,
 }  # fmt: skip
@@ -55,14 +56,15 @@ def test_every_problem_is_told_at_once_when_flags_are_wrong() -> None:
             " ",
             {
                 **OPTIONS, "agents": ("x y=true",), "attempts": 0, "checks": ("",),
-                "snapshot": "a", "template": "b", "protected": ("/etc",), "parallel": 100,
+                "snapshot": "a", "template": "b", "setup": ("make",), "no_setup": True,
+                "protected": ("/etc",), "parallel": 100,
                 "timeout": "0s", "deadline": "soon", "budget_usd": "$1", "budget_tokens": "5m",
             },
         )  # fmt: skip
 
     assert {one.key for one in told.value.problems} == {
-        "PROMPT", "-a", "-n", "--check", "--template", "--protected", "--parallel", "--timeout",
-        "--deadline", "--budget-usd", "--budget-tokens",
+        "PROMPT", "-a", "-n", "--check", "--template", "--setup", "--no-setup", "--protected",
+        "--parallel", "--timeout", "--deadline", "--budget-usd", "--budget-tokens",
     }  # fmt: skip
 
 
@@ -86,3 +88,44 @@ def test_the_flags_are_those_of_the_command() -> None:
     """No option can be forgotten when one is added."""
     names = {one.name for one in run.params if isinstance(one, click.Option)}
     assert names - {"detach", "quiet", "as_json"} == set(OPTIONS)
+
+
+PYTEST = 'python3 -m pytest -q --junitxml="$REPORT"'
+
+
+def test_the_repositorys_tests_judge_when_no_check_is_named(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found in its own files, and said with the way out of it."""
+    (repository / "pytest.ini").write_text("[pytest]\n")
+
+    assert read_quick("Fix", OPTIONS).checks == [PYTEST]
+    assert "(Python, from pytest.ini); --check chooses another" in capsys.readouterr().err
+    assert read_quick("Fix", {**OPTIONS, "checks": ("true",)}).checks == ["true"]
+    assert read_quick("Fix", {**OPTIONS, "no_check": True}).checks == []
+    assert read_quick("Fix", {**OPTIONS, "snapshot": "monday"}).checks == []
+
+
+def test_it_says_that_nothing_judges_when_no_test_is_found(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An unjudged run is nobody's wish by accident."""
+    assert read_quick("Fix", OPTIONS).checks == []
+    assert "candidates will not be judged" in capsys.readouterr().err
+
+
+def test_missing_dependencies_are_brought_in_when_the_repository_says_how(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless they lie there, or somebody knows better."""
+    (repository / "package.json").write_text('{"dependencies": {"left": "1"}}')
+    (repository / "package-lock.json").write_text("{}")
+
+    assert read_quick("Fix", OPTIONS).setup == ["npm ci"]
+    assert "`npm ci` (npm, from package.json), the network open" in capsys.readouterr().err
+    assert read_quick("Fix", {**OPTIONS, "no_setup": True}).setup == []
+    assert read_quick("Fix", {**OPTIONS, "setup": ("make deps",)}).setup == ["make deps"]
+
+    (repository / "node_modules").mkdir()
+    assert read_quick("Fix", OPTIONS).setup == []
+    assert read_quick("Fix", {**OPTIONS, "committed": True}).setup == ["npm ci"]
