@@ -25,14 +25,9 @@ from forkyard.model.ids import (
     new_snapshot_id,
     new_workspace_id,
 )
-from forkyard.model.workspace import (
-    STORAGE_USER_ID,
-    Environment,
-    Limits,
-    Workspace,
-    WorkspaceState,
-)
+from forkyard.model.workspace import Environment, Limits, Workspace, WorkspaceState
 from forkyard.promotion.apply import Applications
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.store.journal import Journal
 
 Files = dict[str, tuple[str, bytes]]

@@ -20,7 +20,8 @@ from forkyard.model.ids import (
     new_layer_id,
     new_workspace_id,
 )
-from forkyard.model.workspace import STORAGE_USER_ID, Environment, Limits, NetworkPolicy
+from forkyard.model.workspace import Environment, Limits, NetworkPolicy
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.interface import SandboxSpec
 from forkyard.workspace.runtime import RUNTIMES

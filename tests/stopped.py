@@ -22,7 +22,6 @@ from forkyard.model.candidate import Candidate
 from forkyard.model.ids import LayerId, SnapshotId, new_attempt_id, new_layer_id, new_workspace_id
 from forkyard.model.workspace import (
     REPOSITORY,
-    STORAGE_USER_ID,
     Environment,
     Limits,
     RecordedBase,
@@ -30,6 +29,7 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.shim import mounts
+from forkyard.shim.ids import STORAGE_USER_ID
 
 T = TypeVar("T")
 Builder = Callable[[Path], None]

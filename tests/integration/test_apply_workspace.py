@@ -20,11 +20,9 @@ from applying import (
 )
 from forkyard.candidate.objects import ObjectStore
 from forkyard.errors import ConflictError, WorkspaceError
-from forkyard.model.workspace import (
-    STORAGE_USER_ID,
-    WorkspaceState,
-)
+from forkyard.model.workspace import WorkspaceState
 from forkyard.promotion.contents import StoredContents
+from forkyard.shim.ids import STORAGE_USER_ID
 
 pytestmark = pytest.mark.anyio
 

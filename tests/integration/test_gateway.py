@@ -16,7 +16,7 @@ import zstandard
 
 from forkyard.gateway.interface import LedgerEntry, Outcome
 from forkyard.model.budget import Budget
-from forkyard.model.workspace import GATEWAY_USER_ID
+from forkyard.shim.ids import GATEWAY_USER_ID
 from gateways import PATIENCE, Handover, Yard, grant_for, settings_for, yard
 from scripted_model.ledger import Bill
 from scripted_model.running import ScriptedModel, start_model

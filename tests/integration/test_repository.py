@@ -16,7 +16,8 @@ import pytest
 
 from forkyard.config import Layout
 from forkyard.errors import UserError, WorkspaceError
-from forkyard.model.workspace import STORAGE_USER_ID, RepositorySource
+from forkyard.model.workspace import RepositorySource
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.workspace.repository import Importer
 from station import git, make_repository
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from forkyard.model.workspace import REPOSITORY, STORAGE_USER_ID
+from forkyard.model.workspace import REPOSITORY
+from forkyard.shim.ids import STORAGE_USER_ID
 from stopped import Yard
 
 _PROGRAM = """

@@ -16,9 +16,10 @@ import pytest
 
 from forkyard.config import Layout
 from forkyard.errors import ConfigError, WorkspaceError
-from forkyard.model.workspace import STORAGE_USER_ID, RepositorySource
+from forkyard.model.workspace import RepositorySource
+from forkyard.shim.ids import CLONER_USER_ID, STORAGE_USER_ID
 from forkyard.wire.templatefile import parse_template
-from forkyard.workspace.clone import CLONER_USER_ID, clone
+from forkyard.workspace.clone import clone
 from forkyard.workspace.repository import Importer
 from station import git, make_repository
 

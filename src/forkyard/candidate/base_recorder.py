@@ -14,7 +14,8 @@ from forkyard.candidate.walker_main import Job
 from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
 from forkyard.model.ids import LayerId
-from forkyard.model.workspace import STORAGE_USER_ID, RecordedBase
+from forkyard.model.workspace import RecordedBase
+from forkyard.shim.ids import STORAGE_USER_ID
 
 NAMED = 5
 """So many things that a base leaves out are named in its notes."""

@@ -24,7 +24,8 @@ from forkyard.errors import WorkspaceError
 from forkyard.model.candidate import Candidate
 from forkyard.model.ids import AttemptId, CandidateId, LayerId
 from forkyard.model.run import HeldOutFile
-from forkyard.model.workspace import REPOSITORY, STORAGE_USER_ID, RecordedBase, Workspace
+from forkyard.model.workspace import REPOSITORY, RecordedBase, Workspace
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.store.blobs import Blobs
 
 

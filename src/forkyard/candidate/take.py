@@ -19,7 +19,8 @@ from forkyard.candidate.walker_main import Job
 from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
 from forkyard.model.candidate import LeftOut
-from forkyard.model.workspace import STORAGE_USER_ID, RecordedBase, Workspace
+from forkyard.model.workspace import RecordedBase, Workspace
+from forkyard.shim.ids import STORAGE_USER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from forkyard.config import Layout
 from forkyard.gateway import program_files
-from forkyard.model.workspace import GATEWAY_USER_ID
 from forkyard.shim import kernel, mounts, protocol
+from forkyard.shim.ids import GATEWAY_USER_ID
 
 OWN_DIRECTORY = "/sys/gateway"
 """A place that every machine has and where no code or configuration of anybody's lies."""

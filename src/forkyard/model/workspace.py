@@ -13,17 +13,6 @@ USER_NAME = "workspace"
 USER_ID = 1000
 USER_HOME = "/home/workspace"
 
-RANGE_SIZE = 65536
-STORAGE_FIRST_ID = 0x7000_0000
-"""Every layer and upper directory on disk belongs to this one range, whoever wrote it; it lies
-above the ranges that systemd and subordinate-id tools hand out."""
-STORAGE_USER_ID = STORAGE_FIRST_ID + USER_ID
-FIRST_SLOT_ID = STORAGE_FIRST_ID + RANGE_SIZE
-"""Running workspaces get the private ranges above it, one slot each."""
-SLOTS = 4000
-GATEWAY_USER_ID = FIRST_SLOT_ID + SLOTS * RANGE_SIZE
-"""The gateway process's user and group: above all slots, and in nobody's range."""
-
 
 class NetworkPolicy(StrEnum):
     """What a sandbox can reach; everything starts from an empty network namespace."""

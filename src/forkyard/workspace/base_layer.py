@@ -11,13 +11,12 @@ from forkyard.config import Layout
 from forkyard.model.ids import LayerId
 from forkyard.model.workspace import (
     REPOSITORY,
-    STORAGE_FIRST_ID,
-    STORAGE_USER_ID,
     USER_HOME,
     WORKSPACE_ROOT,
     Environment,
     TemplateSpec,
 )
+from forkyard.shim.ids import STORAGE_FIRST_ID, STORAGE_USER_ID
 from forkyard.workspace.image_host import host_packages
 from forkyard.workspace.layers import Layers
 from forkyard.workspace.repository import Importer

@@ -22,11 +22,8 @@ from pathlib import Path
 
 from forkyard.base.process import run_async
 from forkyard.errors import WorkspaceError
-from forkyard.model.workspace import GATEWAY_USER_ID
+from forkyard.shim.ids import CLONER_USER_ID
 from forkyard.workspace.trusted_git import GIT_VARIABLES, SAFE_OPTIONS, last_words
-
-CLONER_USER_ID = GATEWAY_USER_ID + 1
-"""In nobody's range: it owns nothing but the folder that is being filled."""
 
 CLONE_SECONDS = 3600.0
 PROTOCOLS = "https:http:ssh:git"

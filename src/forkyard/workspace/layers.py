@@ -21,11 +21,12 @@ from forkyard.base.removal import empty_trash, move_to_trash
 from forkyard.config import Layout
 from forkyard.errors import ConflictError, WorkspaceError
 from forkyard.model.ids import LayerId, SnapshotId, WorkspaceId
-from forkyard.model.workspace import STORAGE_FIRST_ID, SnapshotState, WorkspaceState
+from forkyard.model.workspace import SnapshotState, WorkspaceState
+from forkyard.shim.ids import MARKS, STORAGE_FIRST_ID
 from forkyard.store.projections import State
 
 PARTIAL_SUFFIX = ".new"
-OPAQUE = "trusted.overlay.opaque"
+OPAQUE = f"{MARKS}opaque"
 _LIVE_SNAPSHOTS = (SnapshotState.PENDING, SnapshotState.READY)
 
 _libc = ctypes.CDLL(None, use_errno=True)

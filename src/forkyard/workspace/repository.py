@@ -20,8 +20,9 @@ import forkyard
 from forkyard.base.process import run_async
 from forkyard.config import Layout
 from forkyard.errors import UserError, WorkspaceError
-from forkyard.model.workspace import STORAGE_USER_ID, RepositorySource
+from forkyard.model.workspace import RepositorySource
 from forkyard.shim import kernel
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.workspace.clone import CLONE_SECONDS, clone
 from forkyard.workspace.trusted_git import git, git_or_error, last_words
 from forkyard.workspace.worktree_include import INCLUDE_FILE, included_files

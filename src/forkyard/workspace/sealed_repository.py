@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forkyard.errors import WorkspaceError
-from forkyard.model.workspace import STORAGE_USER_ID
 from forkyard.shim import kernel
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.workspace.layers import is_whiteout
 from forkyard.workspace.trusted_git import git, git_or_error
 

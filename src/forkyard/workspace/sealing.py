@@ -29,13 +29,8 @@ from forkyard.base.durable import failpoint
 from forkyard.errors import WorkspaceError
 from forkyard.model.execution import StopReason
 from forkyard.model.ids import LayerId, WorkspaceId, new_layer_id, new_snapshot_id
-from forkyard.model.workspace import (
-    STORAGE_USER_ID,
-    RecordedBase,
-    Snapshot,
-    SnapshotState,
-    Workspace,
-)
+from forkyard.model.workspace import RecordedBase, Snapshot, SnapshotState, Workspace
+from forkyard.shim.ids import STORAGE_USER_ID
 from forkyard.workspace.layers import OPAQUE
 from forkyard.workspace.sealed_repository import (
     give_to_user,

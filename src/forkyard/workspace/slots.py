@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forkyard.errors import WorkspaceError
-from forkyard.model.workspace import SLOTS
+from forkyard.shim.ids import IDS
 
 
 class Slots:
@@ -21,12 +21,12 @@ class Slots:
         Raises:
             WorkspaceError: All are taken.
         """
-        for slot in range(SLOTS):
+        for slot in range(IDS.slots):
             if slot not in self._taken:
                 self._taken.add(slot)
                 return slot
         raise WorkspaceError(
-            f"cannot create a workspace: all {SLOTS} private id ranges are taken",
+            f"cannot create a workspace: all {IDS.slots} places are taken",
             hint="Delete workspaces that are no longer needed: `forkyard workspace list`.",
         )
 

@@ -16,15 +16,8 @@ from typing import Any
 
 from forkyard.config import Layout
 from forkyard.model.execution import ExecSpec
-from forkyard.model.workspace import (
-    FIRST_SLOT_ID,
-    RANGE_SIZE,
-    STORAGE_FIRST_ID,
-    USER_HOME,
-    USER_ID,
-    WORKSPACE_ROOT,
-    NetworkPolicy,
-)
+from forkyard.model.workspace import USER_HOME, USER_ID, WORKSPACE_ROOT, NetworkPolicy
+from forkyard.shim.ids import IDS, Extent
 from forkyard.shim.listeners import address_of
 from forkyard.shim.stage import STAGE
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
@@ -75,7 +68,6 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         layout: Where layers and the workspace's disk are.
         runtime: Absolute path of crun or runc.
     """
-    first_id = FIRST_SLOT_ID + spec.slot * RANGE_SIZE
     entries = _host_root(spec.network, spec.providers)
     binds = [entry for entry in entries if entry.kind == "bind" and not is_copied(entry)]
     return {
@@ -89,8 +81,8 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "disk": str(layout.disk(spec.workspace)),
         "sandbox": str(layout.sandbox(spec.workspace)),
         "execs": str(layout.workspace(spec.workspace) / "execs"),
-        "id_map": f"0 0 1\n{STORAGE_FIRST_ID} {first_id} {RANGE_SIZE}\n",
-        "user": first_id + USER_ID,
+        "id_map": IDS.mount_map(spec.slot),
+        "user": IDS.sandbox_id(spec.slot, USER_ID),
         "folders": [WORKSPACE_ROOT, USER_HOME],
         "writable": _writable(spec),
         "limits": {
@@ -104,7 +96,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "filters": [program.hex() for program in filters(spawner=True)],
         "root": _root(layout.roots, spec.network, spec.providers, _mount_points(spec)),
         "staged": [mount.source for mount in spec.environment.mounts],
-        "config": _container(spec, first_id, binds),
+        "config": _container(spec, IDS.sandbox(spec.slot), binds),
     }
 
 
@@ -164,7 +156,7 @@ def _mount(target: str, kind: str, source: str, *options: str) -> Document:
     return {"destination": target, "type": kind, "source": source, "options": list(options)}
 
 
-def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Document:
+def _container(spec: SandboxSpec, map_rows: tuple[Extent, ...], binds: list[HostEntry]) -> Document:
     tmp_bytes = min(TMP_BYTES, (spec.limits.memory_bytes or 2 * TMP_BYTES) // 2)
     safe = ("nosuid", "nodev")
     mounts = [
@@ -198,7 +190,7 @@ def _container(spec: SandboxSpec, first_id: int, binds: list[HostEntry]) -> Docu
         for target in _writable(spec).values()
         if _is_covered(target)
     ]
-    ids = [{"containerID": 0, "hostID": first_id, "size": RANGE_SIZE}]
+    ids = [{"containerID": row.inside, "hostID": row.outside, "size": row.size} for row in map_rows]
     return {
         "ociVersion": "1.0.2",
         "hostname": HOST_NAME,
