@@ -39,6 +39,8 @@ class FakeFleet:
     stop_errors: list[WorkspaceError] = field(default_factory=list)
     prepared: dict[WorkspaceId, SandboxSpec] = field(default_factory=dict)
     """Made ahead, and neither started nor stopped yet."""
+    frozen: dict[WorkspaceId, float] = field(default_factory=dict)
+    """Held still now, and for how long at most."""
     _sandboxes: dict[WorkspaceId, SandboxSpec] = field(default_factory=dict)
     _results: dict[tuple[WorkspaceId, ExecId], asyncio.Future[ExecResult]] = field(
         default_factory=dict
@@ -145,6 +147,21 @@ class FakeFleet:
             for spec in self.executed:
                 if spec.id == exec_id:
                     self._finish(spec, StopReason.KILLED, 137)
+
+    async def freeze(self, workspace: WorkspaceId, *, epoch: int, seconds: float) -> None:
+        """Note that it is held still."""
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(workspace)
+        if sandbox is None or sandbox.epoch != epoch:
+            raise WorkspaceError(f"cannot freeze {workspace}: its sandbox is gone")
+        self.frozen[workspace] = seconds
+
+    async def thaw(self, workspace: WorkspaceId, *, epoch: int) -> float | None:
+        """Let it go on."""
+        await asyncio.sleep(0)
+        sandbox = self._sandboxes.get(workspace)
+        known = self.frozen.pop(workspace, None)
+        return None if known is None or sandbox is None or sandbox.epoch != epoch else 0.25
 
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
         """End a sandbox of that epoch and its commands."""

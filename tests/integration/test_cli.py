@@ -306,6 +306,18 @@ def test_the_life_of_a_workspace(module_home: Path, repository: Path, tmp_path: 
     forkyard(module_home, "workspace", "stop", workspace)
     forkyard(module_home, "snapshot", "create", "life-1", "--workspace", workspace)
     forkyard(module_home, "snapshot", "create", "life-1", "--workspace", workspace, code=4)
+    forkyard(module_home, "workspace", "exec", workspace, "--", "sh", "-c", "echo more > more.txt")
+    told = forkyard(module_home, "snapshot", "create", "life-2", "--workspace", workspace)
+    assert "consistent at file-system level" in told.stderr
+    live = json.loads(forkyard(module_home, "snapshot", "show", "life-2", "--json").stdout)
+    stopped = json.loads(forkyard(module_home, "snapshot", "show", "life-1", "--json").stdout)
+    assert (live["parent"], live["depth"]) == (stopped["id"], stopped["depth"] + 1)
+    assert live["frozen_seconds"] > 0
+    assert 0 < live["bytes_unique"] < live["bytes_total"]
+    assert "life-1" in forkyard(module_home, "snapshot", "list").stdout
+    refused = forkyard(module_home, "snapshot", "delete", "life-1", code=4)
+    assert "life-2" in refused.stderr or workspace in refused.stderr
+    forkyard(module_home, "snapshot", "delete", "life-2")
     other = forkyard(module_home, "workspace", "create", "--snapshot", "life-1").stdout.strip()
     again = forkyard(module_home, "workspace", "exec", "--json", other, "cat", "more")
     assert answer(again)["stdout"] == "done\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,34 @@ async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken
         other = await here.workspaces.create(taken.id)
         assert await here.run(other.id, "cat a.txt") == "mine\n"
         assert await here.run(fork, "cat a.txt") == "mine\n"
+
+
+@pytest.mark.parametrize("failpoint", ["S05", "S06", "S02"])
+async def test_a_running_workspace_runs_on_when_killed_while_a_snapshot_is_taken(
+    home: Path, tmp_path: Path, failpoint: str
+) -> None:
+    """It thaws by itself, nothing is left of the try, and taking it again works."""
+    source = make_repository(tmp_path / "src")
+    async with station(home) as here:
+        snapshot = await here.snapshot_of(RepositorySource(path=str(source)))
+        fork = (await here.workspaces.create(snapshot.id)).id
+        writer = "while :; do date +%N > a.txt; sleep 0.01; done >/dev/null 2>&1 &"
+        await here.run(fork, writer)
+    die(home, failpoint, "snapshot", fork)
+    written = Layout(home).upper(fork) / "workspace/repo/a.txt"
+    before, deadline = written.stat().st_mtime_ns, time.monotonic() + 20
+    while written.stat().st_mtime_ns == before:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    async with station(home) as here:
+        failed = here.journal.state.snapshot_named("s")
+        assert failed is not None
+        assert failed.state is SnapshotState.FAILED
+        assert here.left()["layers"] == sorted(snapshot.layers)
+        assert here.workspaces.get(fork).state is WorkspaceState.RUNNING
+        taken = await here.snapshots.create("s", fork)
+        assert taken.frozen_seconds is not None
+        await here.workspaces.stop(fork)
 
 
 @pytest.mark.parametrize("failpoint", ["T01", "T02", "W11", "S02"])

@@ -124,6 +124,16 @@ def short(identity: str) -> str:
     return f"{prefix}_{digits[:8]}" if digits else identity
 
 
+def size_of(count: int | None) -> str:
+    """Write a number of bytes for people."""
+    if count is None:
+        return "-"
+    for unit, size in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
 def seconds(value: float | None) -> str:
     """Write a time span for people."""
     if value is None:

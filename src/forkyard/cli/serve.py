@@ -8,7 +8,7 @@ import click
 
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
-from forkyard.cli.output import clean, progress, say, style
+from forkyard.cli.output import clean, progress, say, size_of, style
 from forkyard.config import state_directory
 from forkyard.errors import ConflictError, SandboxUnavailableError
 
@@ -112,11 +112,11 @@ def gc(*, dry_run: bool, older_than: str | None, as_json: bool) -> None:
         return
     verb = "would remove" if dry_run else "removed"
     for one in report.removed:
-        size = f", {_size(one.size_bytes)}" if one.size_bytes else ""
+        size = f", {size_of(one.size_bytes)}" if one.size_bytes else ""
         say(f"{verb} {one.kind} {clean(one.name)}{size}")
     count = len(report.removed)
     things = "1 thing" if count == 1 else f"{count} things"
-    say(f"{things}, {_size(report.size_bytes)}{' (nothing was removed)' if dry_run else ''}.")
+    say(f"{things}, {size_of(report.size_bytes)}{' (nothing was removed)' if dry_run else ''}.")
 
 
 def _duration(text: str) -> float:
@@ -126,10 +126,3 @@ def _duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.UsageError(f"--older-than {error}") from error
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

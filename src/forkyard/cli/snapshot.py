@@ -6,7 +6,7 @@ import click
 
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
-from forkyard.cli.output import clean, progress, say, short, table
+from forkyard.cli.output import clean, progress, say, short, size_of, table
 
 
 @click.group()
@@ -19,12 +19,14 @@ def snapshot() -> None:
 @click.option("--workspace", required=True, metavar="W")
 @json_option
 def create(name: str, workspace: str, *, as_json: bool) -> None:
-    """Take a snapshot of a stopped workspace."""
+    """Take a snapshot of a workspace; one that runs is frozen while it is copied."""
     info = talk(lambda client: client.snapshots.create(name, workspace=workspace))
     if as_json:
         write_json(info)
-    else:
-        say(f"Snapshot {clean(info.name)} is {info.state}: {info.id}")
+        return
+    say(f"Snapshot {clean(info.name)} is {info.state}: {info.id}")
+    if info.frozen_seconds is not None:
+        progress(f"The workspace was {_frozen(info.frozen_seconds)}.")
 
 
 @snapshot.command("list", epilog="\b\nExample:\n  forkyard snapshot list")
@@ -36,14 +38,31 @@ def list_(*, everything: bool, as_json: bool) -> None:
     if as_json:
         write_json(found)
         return
+    names = {one.id: one.name for one in found}
     table(
-        ("SNAPSHOT", "NAME", "STATE", "COMMIT", "CREATED"),
+        (
+            "SNAPSHOT",
+            "NAME",
+            "STATE",
+            "COMMIT",
+            "OWN",
+            "TOTAL",
+            "DEPTH",
+            "PARENT",
+            "WORKSPACE",
+            "CREATED",
+        ),
         [
             (
                 short(one.id),
                 one.name,
                 one.state,
                 "-" if one.base is None or one.base.commit is None else one.base.commit[:12],
+                size_of(one.bytes_unique),
+                size_of(one.bytes_total),
+                str(one.depth),
+                "-" if one.parent is None else names.get(one.parent, short(one.parent)),
+                "-" if one.workspace is None else short(one.workspace),
                 one.created_at,
             )
             for one in found
@@ -51,6 +70,10 @@ def list_(*, everything: bool, as_json: bool) -> None:
     )
     if not found:
         progress("No snapshots yet; `forkyard template build NAME` makes one.")
+
+
+def _frozen(seconds: float) -> str:
+    return f"frozen for {seconds:.2f} s; the files are consistent at file-system level"
 
 
 @snapshot.command(epilog="\b\nExample:\n  forkyard snapshot show issue-1842")
@@ -67,7 +90,17 @@ def show(name: str, *, as_json: bool) -> None:
         ("name", info.name or "-"),
         ("state", info.state),
         ("created", info.created_at),
+        ("parent", info.parent or "-"),
+        ("workspace", info.workspace or "-"),
+        ("depth", str(info.depth)),
+        ("size", f"{size_of(info.bytes_unique)} of its own, {size_of(info.bytes_total)} in all"),
         ("layers", str(len(info.layers))),
+        (
+            "taken of",
+            "a stopped workspace"
+            if info.frozen_seconds is None
+            else f"a running workspace, {_frozen(info.frozen_seconds)}",
+        ),
         ("trouble", info.trouble or "-"),
     ]
     if info.base is not None:

@@ -268,6 +268,17 @@ class Snapshot:
     sealed_of: SnapshotId | None = None
     """Set on the derived snapshot whose history ends at the base commit."""
     trouble: str | None = None
+    parent: SnapshotId | None = None
+    """The snapshot that its workspace stood on; None for a template's."""
+    depth: int = 0
+    """How many snapshots it stands on, each on the next."""
+    frozen_seconds: float | None = None
+    """Set where its workspace ran: for so long everything in it was held still. Its files are
+    consistent as a file system's are; what programs had not written yet is not in them."""
+    flattening: LayerId | None = None
+    """The layer that some of its layers are being merged into."""
+    flattened: tuple[LayerId, ...] = ()
+    """The layers that it had before some of them were merged: the same files."""
 
 
 class WorkspaceState(StrEnum):

@@ -42,6 +42,7 @@ from forkyard.store.journal import Journal
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.agent_install import InstalledAgent
 from forkyard.workspace.interface import Isolation
+from forkyard.workspace.sizes import Size
 
 
 class WorkspaceService(Protocol):
@@ -101,6 +102,10 @@ class SnapshotService(Protocol):
 
     async def create(self, name: str, workspace: WorkspaceId) -> Snapshot:
         """Take a snapshot of a workspace."""
+        ...
+
+    async def sizes(self, snapshots: Sequence[Snapshot]) -> Sequence[Size]:
+        """Measure what each takes on disk."""
         ...
 
     async def delete(self, snapshot: SnapshotId) -> None:

@@ -178,16 +178,28 @@ async def create_snapshot(call: Call) -> SnapshotInfo:
 async def list_snapshots(call: Call) -> Answer:
     """List snapshots, oldest first; derived ones with `all`."""
     everything = call.flag("all")
-    return [
-        SnapshotInfo.model_validate(one)
+    rows = [
+        one
         for one in call.services.journal.state.snapshots.values()
         if one.state is not SnapshotState.DELETED and (everything or one.sealed_of is None)
     ]
+    return await _sized(call.services, rows)
 
 
 async def show_snapshot(call: Call) -> SnapshotInfo:
     """Show one snapshot."""
-    return SnapshotInfo.model_validate(find_snapshot(call.services, call.parameters["name"]))
+    row = find_snapshot(call.services, call.parameters["name"])
+    return (await _sized(call.services, [row]))[0]
+
+
+async def _sized(services: Services, rows: list[Snapshot]) -> list[SnapshotInfo]:
+    sizes = await services.snapshots.sizes(rows)
+    return [
+        SnapshotInfo.model_validate(row).model_copy(
+            update={"bytes_total": size.total_bytes, "bytes_unique": size.unique_bytes}
+        )
+        for row, size in zip(rows, sizes, strict=True)
+    ]
 
 
 async def delete_snapshot(call: Call) -> Nothing:

@@ -268,6 +268,33 @@ class SandboxGroup:
         while self.processes(name) and time.monotonic() < deadline:
             self.signal(name, signal.SIGKILL)
 
+    def freeze(self, patience_seconds: float) -> bool:
+        """Freeze every process of the sandbox; False where its cgroup has no means to.
+
+        Raises:
+            OSError: Something still ran after so long; `thaw` takes it back.
+        """
+        top = f"{PARENT}/{self._name}"
+        if self._hierarchies.unified:
+            order, told, word = ("cgroup.freeze", "1"), "cgroup.events", "frozen 1"
+        elif self._hierarchies.tracking == self._hierarchies.limits.get("freezer"):
+            order, told, word = ("freezer.state", "FROZEN"), "freezer.state", "FROZEN"
+        else:
+            return False
+        self._write(self._tracking, f"{top}/{order[0]}", order[1])
+        deadline = time.monotonic() + patience_seconds
+        while word not in self._read(self._tracking, f"{top}/{told}").splitlines():
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, f"it still runs after {patience_seconds:g} s")
+            time.sleep(0.0005)  # v1 offers no event for it
+        return True
+
+    def thaw(self) -> None:
+        """Let every process of the sandbox run. Idempotent."""
+        for file, value in (("cgroup.freeze", "0"), ("freezer.state", "THAWED")):
+            with contextlib.suppress(OSError):
+                self._write(self._tracking, f"{PARENT}/{self._name}/{file}", value)
+
     def remove_exec(self, name: str) -> bool:
         """Remove an empty tracking group; False while something still lives in it."""
         try:
@@ -284,6 +311,7 @@ class SandboxGroup:
         Raises:
             OSError: A group is still busy after a bounded wait.
         """
+        self.thaw()  # what is frozen by v1 does not die
         top = f"{PARENT}/{self._name}"
         deadline = time.monotonic() + _REMOVE_PATIENCE_SECONDS
         for root in dict.fromkeys([self._tracking, *self._roots.values()]):
@@ -348,6 +376,16 @@ def sweep(hierarchies: Hierarchies, name: str) -> None:
     roots = open_roots(hierarchies)
     try:
         SandboxGroup(hierarchies, roots, name).sweep()
+    finally:
+        for root in roots.values():
+            os.close(root)
+
+
+def thaw(hierarchies: Hierarchies, name: str) -> None:
+    """Let a sandbox run that a shim froze and died: on v1 it could not even die. Idempotent."""
+    roots = open_roots(hierarchies)
+    try:
+        SandboxGroup(hierarchies, roots, name).thaw()
     finally:
         for root in roots.values():
             os.close(root)

@@ -212,6 +212,11 @@ class RunningExec:
         if self.kill_at is not None and now >= self.kill_at:
             self._kill()
 
+    def put_off(self, seconds: float) -> None:
+        """Move its time limits, which did not run for so long."""
+        self.deadline = None if self.deadline is None else self.deadline + seconds
+        self.kill_at = None if self.kill_at is None else self.kill_at + seconds
+
     def next_tick(self) -> float | None:
         """When `tick` has something to do next, in monotonic seconds."""
         if self.result is not None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from forkyard.shim import protocol
 from forkyard.shim.disk import DiskWatch
 from forkyard.shim.execs import Desk, RunningExec, Stream, lost_result
+from forkyard.shim.freezer import Freezer
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
 from forkyard.shim.stage import Stage
@@ -44,6 +45,7 @@ class Shim:
         self._folder = folder
         self._execs_folder = stage.open(spec["execs"], os.O_RDONLY | os.O_DIRECTORY)
         self._sandbox = Sandbox(stage, spec, folder)
+        self._freezer = Freezer(self._sandbox.group, (self._sandbox.spawner.pid,))
         self._selector = selectors.DefaultSelector()
         self._connections: dict[socket.socket, protocol.LineBuffer] = {}
         self._execs: dict[str, RunningExec] = {}
@@ -161,6 +163,8 @@ class Shim:
                 waiting.discard(connection)
             connection.close()
             self._alone_since = time.monotonic()
+            if self._freezer.owner is connection:
+                self._thaw()
 
     def _tell(self, connection: socket.socket, message: Message) -> None:
         try:
@@ -173,6 +177,9 @@ class Shim:
             self._tell(connection, message)
 
     def _handle(self, connection: socket.socket, message: Message) -> None:
+        if self._freezer.is_frozen and message["op"] in ("exec", "kill"):
+            self._freezer.waiting.append((connection, message))
+            return
         match message["op"]:
             case "exec":
                 self._exec(connection, message["spec"])
@@ -182,10 +189,36 @@ class Shim:
                     one.ask_to_end("killed", message.get("detail"), message["grace"])
             case "furnish":
                 self._furnish_later(connection, message["layers"])
+            case "freeze":
+                self._freeze(connection, message["seconds"])
+            case "thaw":
+                held = self._freezer.owner is connection
+                seconds = self._thaw() if held else 0.0
+                self._tell(connection, {"op": "thawed", "held": held, "seconds": seconds})
             case "stop":
+                self._thaw()
                 self._stop(connection)
             case _:
                 pass
+
+    def _freeze(self, connection: socket.socket, seconds: float) -> None:
+        trouble = None
+        try:
+            self._freezer.freeze(connection, seconds)
+        except OSError as error:
+            trouble = error.strerror or str(error)
+        self._tell(connection, {"op": "frozen", "trouble": trouble})
+
+    def _thaw(self) -> float:
+        """Go on with everything; time limits did not run meanwhile."""
+        seconds = self._freezer.thaw()
+        for one in self._running():
+            one.put_off(seconds)
+        waiting, self._freezer.waiting = self._freezer.waiting, []
+        for connection, message in waiting:
+            if connection in self._connections:
+                self._handle(connection, message)
+        return seconds
 
     def _exec(self, connection: socket.socket, spec: Message) -> None:
         name = spec["id"]
@@ -291,6 +324,8 @@ class Shim:
 
     def _patience(self) -> float | None:
         now = time.monotonic()
+        if self._freezer.until is not None:
+            return max(0.0, self._freezer.until - now)
         times = [when for one in self._running() if (when := one.next_tick()) is not None]
         if any(one.status is not None or one.kill_at is not None for one in self._running()):
             times.append(now + _EMPTY_POLL_SECONDS)
@@ -315,6 +350,10 @@ class Shim:
             # Its folder may be on its way out already: nothing may appear in it any more.
             return
         now = time.monotonic()
+        if self._freezer.until is not None:
+            if now >= self._freezer.until:
+                self._thaw()
+            return
         for one in self._running():
             one.tick(now)
             self._settle(one)

@@ -11,6 +11,9 @@ Server to shim:
     {"op": "exec", "spec": {...}}      answered with "ended" when it is over; known ids attach
     {"op": "kill", "exec": ID, "grace": SECONDS}
     {"op": "furnish", "layers": [...]} answered with "furnished"; for one that was made ahead
+    {"op": "freeze", "seconds": N}     answered with "frozen"; until "thaw", so long at most, and no
+                                       longer than the connection is there
+    {"op": "thaw"}                     answered with "thawed"
     {"op": "stop"}                     answered with "stopped" when nothing is left
 
 Shim to server:
@@ -18,6 +21,8 @@ Shim to server:
     {"op": "hello", "workspace": W, "epoch": N, "furnished": BOOL, "execs": [...],
      "trouble": null | TEXT}
     {"op": "furnished", "trouble": null | TEXT}
+    {"op": "frozen", "trouble": null | TEXT}
+    {"op": "thawed", "held": BOOL, "seconds": N}    held: it was frozen for this one until now
     {"op": "ended", "exec": ID, "result": {...}}
     {"op": "stopped"}
 

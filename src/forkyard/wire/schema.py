@@ -139,8 +139,20 @@ class SnapshotInfo(AnswerModel):
     layers: list[str] = []
     base: BaseInfo | None = None
     workspace: str | None = None
+    """The one that it was taken from."""
     sealed_of: str | None = None
     trouble: Text | None = None
+    parent: str | None = None
+    """The snapshot that its workspace stood on."""
+    depth: int = 0
+    """How many snapshots it stands on, each on the next."""
+    frozen_seconds: float | None = None
+    """Where its workspace ran: for so long everything in it was frozen; the files are consistent
+    at file-system level."""
+    bytes_total: int | None = None
+    """On disk, of all its layers; null while it is not measured."""
+    bytes_unique: int | None = None
+    """What deleting it would give back."""
 
 
 class LimitsRequest(RequestModel):

@@ -180,6 +180,8 @@ class LocalFleet:
                             future.set_result(result_of(message["result"]))
                     case "furnished" if shim.furnished is not None:
                         shim.furnished.set_result(message["trouble"])
+                    case "frozen" | "thawed" if shim.stillness is not None:
+                        shim.stillness.set_result(message)
                     case "stopped":
                         break
                     case _:
@@ -189,11 +191,7 @@ class LocalFleet:
                 del self._shims[shim.workspace]
             shim.writer.close()
             shim.closed.set()
-            if shim.furnished is not None and not shim.furnished.done():
-                shim.furnished.set_result("it died")
-            for future in shim.ended.values():
-                if not future.done():
-                    future.cancel()
+            shim.let_go()
 
     async def exec(self, spec: ExecSpec, *, epoch: int) -> ExecResult:
         """Run one command and wait for its end, or attach to it if it was started before.
@@ -225,6 +223,34 @@ class LocalFleet:
         if shim is not None and shim.epoch == epoch:
             shim.send({"op": "kill", "exec": exec_id, "grace": grace_seconds})
 
+    async def freeze(self, workspace: WorkspaceId, *, epoch: int, seconds: float) -> None:
+        """Hold everything in a sandbox still; see `Fleet.freeze`."""
+        answer = await self._hold(workspace, epoch, {"op": "freeze", "seconds": seconds})
+        if answer["trouble"] is not None:
+            raise WorkspaceError(
+                f"cannot freeze {workspace}: {answer['trouble']}",
+                hint=f"Stop it instead: `forkyard workspace stop {workspace}`.",
+            )
+
+    async def thaw(self, workspace: WorkspaceId, *, epoch: int) -> float | None:
+        """Let a sandbox go on; see `Fleet.thaw`."""
+        answer = await self._hold(workspace, epoch, {"op": "thaw"})
+        return float(answer["seconds"]) if answer["held"] else None
+
+    async def _hold(self, workspace: WorkspaceId, epoch: int, order: Message) -> Message:
+        shim = await self._attach(workspace)
+        if shim is None or shim.epoch != epoch:
+            return {"trouble": "its sandbox is gone", "held": False}
+        shim.stillness = asyncio.get_running_loop().create_future()
+        shim.send(order)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                return await shim.stillness
+        except TimeoutError:
+            return {"trouble": "its shim does not answer", "held": False}
+        finally:
+            shim.stillness = None
+
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
         """End a sandbox and all that is in it. Idempotent, also when it never ran.
 
@@ -238,6 +264,8 @@ class LocalFleet:
                 if shim is not None:
                     await self._stop(shim)
                     epochs.add(shim.epoch)
+                elif (hierarchies := cgroups.detect()) is not None:
+                    cgroups.thaw(hierarchies, f"{workspace}-{epoch}")
                 await self._end_process(workspace)
             # Of one that a newer sandbox followed nothing but groups can be left.
             for one in epochs:

@@ -90,6 +90,25 @@ class Fleet(Protocol):
         """End one exec and everything it left behind: TERM, grace, KILL. Idempotent."""
         ...
 
+    async def freeze(self, workspace: WorkspaceId, *, epoch: int, seconds: float) -> None:
+        """Hold everything in a sandbox still until `thaw`, and so long at most.
+
+        Meanwhile nothing in it runs, time limits do not either, and what is asked of it waits. It
+        goes on by itself when whoever asked is gone.
+
+        Raises:
+            WorkspaceError: It could not be; it runs on.
+        """
+        ...
+
+    async def thaw(self, workspace: WorkspaceId, *, epoch: int) -> float | None:
+        """Let a sandbox go on.
+
+        Returns:
+            For how long it was held still; None where it was not so all the time until now.
+        """
+        ...
+
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
         """End a sandbox and all that is in it. Idempotent, also when it never ran."""
         ...

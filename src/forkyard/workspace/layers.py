@@ -247,7 +247,8 @@ def users_of(layer: LayerId, state: State) -> Users:
         snapshots=tuple(
             snapshot.id
             for snapshot in state.snapshots.values()
-            if snapshot.state in _LIVE_SNAPSHOTS and layer in snapshot.layers
+            if snapshot.state in _LIVE_SNAPSHOTS
+            and layer in (*snapshot.layers, snapshot.flattening)
         ),
     )
 
@@ -261,6 +262,8 @@ def needed_layers(state: State) -> set[LayerId]:
     for snapshot in state.snapshots.values():
         if snapshot.state in _LIVE_SNAPSHOTS:
             needed.update(snapshot.layers)
+            if snapshot.flattening is not None:
+                needed.add(snapshot.flattening)
     return needed
 
 

@@ -33,6 +33,8 @@ class Shim:
     """What such a one was made for; None where another server knew."""
     furnished: asyncio.Future[str | None] | None = None
     """Resolves to the trouble, if any, of making it ready."""
+    stillness: asyncio.Future[Message] | None = None
+    """Resolves to the answer to `freeze` or `thaw`."""
     ended: dict[ExecId, asyncio.Future[ExecResult]] = field(default_factory=dict)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -40,6 +42,16 @@ class Shim:
     def send(self, message: Message) -> None:
         """Say something; whether it arrives shows in the answers."""
         self.writer.write(protocol.encode(message))
+
+    def let_go(self) -> None:
+        """Answer everybody who waits on a connection that is over."""
+        if self.furnished is not None and not self.furnished.done():
+            self.furnished.set_result("it died")
+        if self.stillness is not None and not self.stillness.done():
+            self.stillness.set_result({"trouble": "its shim died", "held": False})
+        for future in self.ended.values():
+            if not future.done():
+                future.cancel()
 
 
 async def open_connection(

@@ -1,14 +1,16 @@
-"""Snapshots: what a stopped workspace's files were, for ever, at the cost of what changed.
+"""Snapshots: what a workspace's files were, for ever, at the cost of what changed.
 
-Taking one renames the workspace's upper directory to a layer; the workspace goes on above it. The
+Taking one of a stopped workspace renames its upper directory to a layer; the workspace goes on
+above it. Of a running one the upper directory is copied while everything in it is held still. The
 pending row names the layer before that; `ready` is written when the layer is on disk and its base
-is recorded. A snapshot that fails gives the workspace its upper directory back.
+is recorded. A snapshot that fails leaves the workspace as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,7 +34,11 @@ from forkyard.model.workspace import (
 from forkyard.store.journal import Change
 from forkyard.workspace.interface import BaseRecorder
 from forkyard.workspace.layers import users_of
+from forkyard.workspace.lineage import lineage
+from forkyard.workspace.live_copy import copy_running
+from forkyard.workspace.sandboxes import UP
 from forkyard.workspace.sealing import Sealing
+from forkyard.workspace.sizes import Size, Sizes
 from forkyard.workspace.workspaces import Workspaces
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
@@ -53,6 +59,7 @@ class Snapshots:
         self._sealing = Sealing(workspaces, clock)
         self._sealing_locks: dict[SnapshotId, asyncio.Lock] = {}
         self._background = workspaces.background
+        self._sizes = Sizes(workspaces.layout)
 
     def get(self, name: str) -> Snapshot:
         """Give a snapshot by name or id.
@@ -69,18 +76,19 @@ class Snapshots:
         return row
 
     async def create(self, name: str, workspace: WorkspaceId) -> Snapshot:
-        """Take a snapshot of a stopped workspace.
+        """Take a snapshot of a workspace, stopped or running.
 
         Args:
             name: Unique among the snapshots that are not deleted.
-            workspace: Must be stopped; it goes on from the same files.
+            workspace: It goes on from the same files; one that runs is frozen for as long as
+                copying what it wrote takes.
 
         Returns:
             The ready snapshot.
 
         Raises:
             ConfigError: The name cannot be one.
-            ConflictError: The name is taken, or the workspace is not stopped.
+            ConflictError: The name is taken, or the workspace is being stopped or deleted.
             WorkspaceError: It could not be taken; the workspace is as it was.
 
         Cancellation:
@@ -99,7 +107,7 @@ class Snapshots:
 
     async def _begin(self, name: str, workspace: WorkspaceId) -> Snapshot:
         async with self._naming:
-            row = self._stopped(self.workspaces.get(workspace))
+            row = _there(self.workspaces.get(workspace))
             taken = self._journal.state.snapshot_named(name)
             if taken is not None and taken.state in _LIVE:
                 raise ConflictError(
@@ -116,6 +124,7 @@ class Snapshots:
                 environment=row.environment,
                 limits=row.limits,
                 workspace=row.id,
+                **lineage(row, self._journal.state),
             )
             await self._journal.append(pending, "asked for", expect=None)
             return pending
@@ -124,12 +133,14 @@ class Snapshots:
         """Bring a pending snapshot to its end; for `create` and template builds.
 
         Raises:
-            ConflictError: The workspace is not stopped.
+            ConflictError: The workspace is being stopped or deleted.
             WorkspaceError: It could not be taken; its row says why.
         """
         try:
-            async with self.workspaces.held(workspace) as row:
-                return await self._take(pending, self._stopped(row))
+            async with self.workspaces.held(workspace, usable=True) as row:
+                if _there(row).state is WorkspaceState.STOPPED:
+                    return await self._take(pending, row)
+                return await self._take_running(pending, row)
         except OSError as error:
             reason = error.strerror or str(error)
             await self.fail(pending.id, reason)
@@ -164,6 +175,15 @@ class Snapshots:
                 raise
         return await self._complete(replace(pending, layers=layers))
 
+    async def _take_running(self, pending: Snapshot, row: Workspace) -> Snapshot:
+        added = new_layer_id()
+        pending = replace(pending, layers=(added, *row.layers))
+        await self._journal.append(pending, f"layer {added}")
+        seconds = await copy_running(
+            self.workspaces.fleet, self._layers, row, self.workspaces.layout.upper(row.id), added
+        )
+        return await self._complete(replace(pending, frozen_seconds=seconds))
+
     async def _complete(self, pending: Snapshot) -> Snapshot:
         failpoint("S02")
         base = await self._record(pending)
@@ -193,6 +213,10 @@ class Snapshots:
         await self._journal.append(failed, trouble, expect=row)
         self._layers.remove_unneeded(row.layers, self._journal.state)
         await self._layers.empty_trash()
+
+    async def sizes(self, snapshots: Sequence[Snapshot]) -> list[Size]:
+        """Measure what each takes on disk; see `Sizes.of`."""
+        return await self._sizes.of(snapshots, self._journal.state)
 
     async def wait_until_ready(self, name: str) -> Snapshot:
         """Wait for a snapshot that someone else takes.
@@ -357,12 +381,11 @@ class Snapshots:
         users = users_of(layer, self._journal.state)
         return set(users.workspaces) == {workspace} and set(users.snapshots) == {pending.id}
 
-    @staticmethod
-    def _stopped(row: Workspace) -> Workspace:
-        if row.state is not WorkspaceState.STOPPED:
-            raise ConflictError(
-                f"cannot take a snapshot of workspace {row.id}: it is {row.state}, and only a"
-                " stopped one can be taken",
-                hint=f"Stop it first: `forkyard workspace stop {row.id}`.",
-            )
+
+def _there(row: Workspace) -> Workspace:
+    if row.state in (WorkspaceState.STOPPED, *UP):
         return row
+    raise ConflictError(
+        f"cannot take a snapshot of workspace {row.id}: it is {row.state}",
+        hint=f"Look at it with `forkyard workspace show {row.id}`.",
+    )

@@ -178,7 +178,7 @@ class Copier:
                 dir_fd=target,
             )
             try:
-                _copy_content(reading, writing, opened.st_size)
+                copy_content(reading, writing, opened.st_size)
                 os.fchown(writing, self.owner, self.owner)
                 os.fchmod(writing, stat.S_IMODE(opened.st_mode) & 0o777 | 0o400)
                 os.utime(writing, ns=(opened.st_atime_ns, opened.st_mtime_ns))
@@ -206,7 +206,8 @@ def _signature(facts: os.stat_result) -> Signature:
     )
 
 
-def _copy_content(reading: int, writing: int, size: int) -> None:
+def copy_content(reading: int, writing: int, size: int) -> None:
+    """Fill an empty file with another one's content: shared extents, or a copy with its holes."""
     try:
         fcntl.ioctl(writing, _FICLONE, reading)
     except OSError:

@@ -417,11 +417,21 @@ class Workspaces:
         await self._execs.kill(workspace, exec_id)
 
     @contextlib.asynccontextmanager
-    async def held(self, workspace: WorkspaceId) -> AsyncIterator[Workspace]:
-        """Keep a workspace from being started, stopped or deleted by others for a while."""
+    async def held(
+        self, workspace: WorkspaceId, *, usable: bool = False
+    ) -> AsyncIterator[Workspace]:
+        """Keep a workspace from being started, stopped or deleted by others for a while.
+
+        Args:
+            workspace: Which.
+            usable: Whether it must be stopped, or up with a sandbox of this server.
+        """
         self.get(workspace)
         async with self._sandboxes.lock(workspace):
-            yield self.get(workspace)
+            if usable:
+                yield await self._sandboxes.usable(workspace)
+            else:
+                yield self.get(workspace)
 
     async def recover(self) -> None:
         """Make rows and machine agree after a start; a second time changes nothing."""

@@ -54,15 +54,42 @@ async def test_the_workspace_is_as_it_was_when_taking_fails(storage: Storage) ->
     assert storage.read((await storage.snapshots.create("s", row.id)).layers) == "one"
 
 
-async def test_a_running_workspace_is_refused_when_taken(storage: Storage) -> None:
-    """It must be stopped first; nothing is journalled."""
+async def test_a_running_workspace_is_copied_when_taken(storage: Storage) -> None:
+    """It is frozen meanwhile, keeps its own upper directory, and its row does not change."""
     row = await _written(storage, "one")
-    await storage.workspaces.start(row.id)
-    before = storage.journal.sequence
-    with pytest.raises(ConflictError, match="only a stopped one") as refused:
+    running = await storage.workspaces.start(row.id)
+    taken = await storage.snapshots.create("s", row.id)
+    assert taken.frozen_seconds == 0.25
+    assert taken.layers[1:] == row.layers
+    assert storage.fleet.frozen == {}
+    assert storage.workspaces.get(row.id) == running
+    storage.write(row.id, "two")
+    assert storage.read(taken.layers) == "one"
+
+
+async def test_nothing_is_left_when_a_running_workspace_cannot_be_frozen(storage: Storage) -> None:
+    """The snapshot failed with the reason; the workspace runs on."""
+    row = await _written(storage, "one")
+    running = await storage.workspaces.start(row.id)
+    storage.fleet.crash(row.id)
+    with pytest.raises(WorkspaceError, match="its sandbox is gone"):
         await storage.snapshots.create("s", row.id)
-    assert "workspace stop" in (refused.value.hint or "")
-    assert storage.journal.sequence == before
+    assert storage.workspaces.get(row.id) == running
+    assert [path.name for path in storage.layout.layers.iterdir()] == list(row.layers)
+
+
+async def test_lineage_is_told_when_snapshots_follow_each_other(storage: Storage) -> None:
+    """A workspace's next snapshot comes from its last one, a fork's first from where it stands."""
+    base = await storage.base()
+    row = await _written(storage, "one")
+    first = await storage.snapshots.create("first", row.id)
+    storage.write(row.id, "two")
+    second = await storage.snapshots.create("second", row.id)
+    fork = await storage.workspaces.create(first.id)
+    storage.write(fork.id, "three")
+    third = await storage.snapshots.create("third", fork.id)
+    assert [one.depth for one in (base, first, second, third)] == [0, 1, 2, 2]
+    assert [first.parent, second.parent, third.parent] == [row.snapshot, first.id, first.id]
 
 
 async def test_one_gets_the_name_when_two_ask_for_it(storage: Storage) -> None:
