@@ -151,7 +151,7 @@ def _detail(attempt: Attempt, story: Story, finding: Finding) -> str | None:
         case Failure.PROVIDER if finding.detail is not None:
             return f"its model's provider kept it from its end: {finding.detail}"
         case Failure.BUDGET if finding.detail is not None:
-            return f"refused at the gateway: {finding.detail}"
+            return finding.detail
         case Failure.OURS if finding.detail is not None:
             return f"the gateway was not there for it: {finding.detail}"
         case _:

@@ -12,6 +12,7 @@ their provider broke off, and blame a provider for a refusal of ours.
 | such an answer on the way, and in the end nothing was changed | provider |
 | the newest answer was 400, 413, 422, or a path or model that is not allowed | agent |
 | it was given no more requests, and gave up | budget |
+| a budget had cut one of its last answers short, and it gave up | budget |
 | none of these, and the agent could not start or exited with another status than 0 | agent |
 """
 
@@ -29,6 +30,8 @@ _OF_THE_PROVIDER = frozenset({401, 402, 403, 404, 408, 429})
 _FIRST_SERVER_ERROR = 500
 _NO_SUCH_KEY = 401
 _NOT_ALLOWED = frozenset({403, 404, 405})
+_LAST_ANSWERS = 3
+"""Beside its main request an agent may ask for a title, and it may try again once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ def failure_of(seen: Evidence) -> Finding:
         lost = sum(one.outcome is Outcome.UNKNOWN for one in seen.entries)
         if lost:
             return Finding(failure=Failure.OURS, detail=_lost_budget(lost, refused))
-        return Finding(failure=Failure.BUDGET, detail=refused.detail if refused else None)
+        return Finding(failure=Failure.BUDGET, detail=_refusal(refused))
     if seen.ending is AttemptState.CANCELLED:
         return Finding()
     if seen.ending is AttemptState.INTERRUPTED:
@@ -74,6 +77,10 @@ def failure_of(seen: Evidence) -> Finding:
     if found.failure is None and _is_the_agents_own(seen):
         return Finding(failure=Failure.AGENT)
     return found
+
+
+def _refusal(entry: LedgerEntry | None) -> str | None:
+    return None if entry is None else f"refused at the gateway: {entry.detail}"
 
 
 def _lost_budget(lost: int, refused: LedgerEntry | None) -> str:
@@ -96,12 +103,25 @@ def _at_the_gateway(seen: Evidence) -> Finding:
         return Finding()
     last = seen.entries[-1]
     if gave_up and (found := _of(last, seen)) is not None:
-        return Finding(failure=found, detail=_words(last))
+        words = _refusal(last) if found is Failure.BUDGET else _words(last)
+        return Finding(failure=found, detail=words)
+    if gave_up and (cut := _cut_short(seen.entries)) is not None:
+        return Finding(
+            failure=Failure.BUDGET,
+            detail="an answer was cut short: what was left of a budget allowed it"
+            f" {cut.tokens.output} output tokens, less than the agent had asked for",
+        )
     if not seen.has_changed:
         for entry in reversed(seen.entries):
             if _of(entry, seen) is Failure.PROVIDER:
                 return Finding(failure=Failure.PROVIDER, detail=_words(entry))
     return Finding()
+
+
+def _cut_short(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
+    """Find one of the last answers that ended where a budget had put its limit."""
+    whole = [one for one in entries if one.outcome is Outcome.COMPLETE]
+    return next((one for one in reversed(whole[-_LAST_ANSWERS:]) if one.is_cut_short), None)
 
 
 def _gave_up(seen: Evidence) -> bool:

@@ -22,7 +22,7 @@ from forkyard.errors import InternalError, NotFoundError
 from forkyard.gateway.accounts import Account, Accounts
 from forkyard.gateway.budget import Admit, Ask, Level, Refuse, Wait, decide
 from forkyard.gateway.followers import Followers
-from forkyard.gateway.interface import LedgerEntry, Outcome, RunStatus
+from forkyard.gateway.interface import Finish, LedgerEntry, Outcome, RunStatus
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.line import Line, Reservation, Waiting
 from forkyard.gateway.prices import MOST_MODEL_NAME, ModelPrice, cost_micro_usd
@@ -169,6 +169,7 @@ class Admission:
         status: int | None = None,
         first_byte_milliseconds: int | None = None,
         detail: str = "",
+        finish: Finish = Finish.UNKNOWN,
     ) -> LedgerEntry:
         """Book what a request used, and let the next in line try.
 
@@ -182,6 +183,7 @@ class Admission:
             status: What the agent was answered; None where it was gone.
             first_byte_milliseconds: From sending to the first byte of the answer's body.
             detail: A clause for a person.
+            finish: Why the model stopped writing.
 
         Raises:
             InternalError: It was settled or released already.
@@ -212,6 +214,7 @@ class Admission:
             status=status,
             first_byte_milliseconds=first_byte_milliseconds,
             detail=detail,
+            finish=finish,
         )
         done = self._ledger.settle(reservation.id, settlement)
         done.add_done_callback(partial(self._settled, reservation))

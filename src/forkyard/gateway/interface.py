@@ -19,6 +19,7 @@ from forkyard.model.provider import Api, GatewaySettings, Price, Provider
 
 __all__ = [
     "Api",
+    "Finish",
     "Gateway",
     "GatewaySettings",
     "GrantStatus",
@@ -47,6 +48,17 @@ class Outcome(StrEnum):
     """The gateway died while it was under way; settled at the upper bound."""
 
 
+class Finish(StrEnum):
+    """Why a model stopped writing, as its provider told it."""
+
+    UNKNOWN = ""
+    DONE = "done"
+    """It had said what it wanted, or called a tool."""
+    LENGTH = "length"
+    """It came to the most output that it was allowed."""
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
     """One settled request."""
@@ -72,6 +84,14 @@ class LedgerEntry:
     first_byte_milliseconds: int | None
     detail: str = ""
     """A clause for a person: which fault it was. Never a byte of a body or a key."""
+    is_clamped: bool = False
+    """A budget let it write less than its agent had asked for."""
+    finish: Finish = Finish.UNKNOWN
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Say whether its answer ended where a budget of ours had put its limit."""
+        return self.is_clamped and self.finish is Finish.LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from forkyard.base.durable import make_directory, sync_directory
 from forkyard.errors import InternalError
-from forkyard.gateway.interface import LedgerEntry, Outcome
+from forkyard.gateway.interface import Finish, LedgerEntry, Outcome
 from forkyard.gateway.ledger_schema import ledger_error, prepare, take_lock
 from forkyard.gateway.rows import NewReservation, Settlement, Standing, Totals
 from forkyard.model.budget import Grant, TokenCounts
@@ -27,9 +27,9 @@ _WHO = "workspace, run, attempt, agent, provider, model"
 _COUNTS = "input, cache_read, cache_write, cache_write_long, output, reasoning"
 _ENTRY = (
     f"{_WHO}, at, {_COUNTS}, micro_usd, price_version,"
-    " is_estimated, outcome, status, first_byte_milliseconds, detail"
+    " is_estimated, outcome, status, first_byte_milliseconds, detail, is_clamped, finish"
 )
-_ADD_ENTRY = f"INSERT INTO entries ({_ENTRY}) VALUES ({', '.join('?' * 20)})"  # noqa: S608 - constants
+_ADD_ENTRY = f"INSERT INTO entries ({_ENTRY}) VALUES ({', '.join('?' * 22)})"  # noqa: S608 - constants
 
 T = TypeVar("T")
 
@@ -149,12 +149,12 @@ class LedgerFile:
             if changed.rowcount != 1:
                 raise InternalError(f"cannot reserve for {id_}: its budget was never set")
         self._connection.execute(
-            "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.id,
                 *(row.grant.workspace, row.grant.run, row.grant.attempt, row.grant.agent),
                 *(row.provider, row.model, row.input_tokens, row.output_tokens),
-                *(row.micro_usd, row.price_version),
+                *(row.micro_usd, row.price_version, int(row.is_clamped)),
             ),
         )
 
@@ -162,16 +162,16 @@ class LedgerFile:
         """Turn a reservation into an entry, at both levels."""
         row = self._connection.execute(
             f"DELETE FROM reservations WHERE id = ? RETURNING {_WHO},"  # noqa: S608 - constants
-            " input_tokens + output_tokens, micro_usd, price_version",
+            " input_tokens + output_tokens, micro_usd, price_version, is_clamped",
             (id_,),
         ).fetchone()
         if row is None:
             raise InternalError(f"cannot settle {id_}: nothing is reserved under this name")
-        *who, tokens, micro_usd, version = row
+        *who, tokens, micro_usd, version, is_clamped = row
         spent = (settlement.tokens.total, settlement.micro_usd or 0)
         for level, name in (("attempt", who[2]), ("run", who[1])):
             self._spend(level, name, (tokens, micro_usd or 0), spent)
-        return self._add_entry(tuple(who), settlement, version, at)
+        return self._add_entry(tuple(who), settlement, version, at, is_clamped=bool(is_clamped))
 
     def _spend(
         self, level: str, id_: str, reserved: tuple[int, int], spent: tuple[int, int]
@@ -290,7 +290,13 @@ class LedgerFile:
         return tuple(self._entry(row) for row in rows)
 
     def _add_entry(
-        self, who: tuple[object, ...], settlement: Settlement, version: str, at: str
+        self,
+        who: tuple[object, ...],
+        settlement: Settlement,
+        version: str,
+        at: str,
+        *,
+        is_clamped: bool = False,
     ) -> LedgerEntry:
         tokens = settlement.tokens
         row = (
@@ -300,6 +306,7 @@ class LedgerFile:
             *(tokens.output, tokens.reasoning, settlement.micro_usd, version),
             *(int(settlement.is_estimated), settlement.outcome.value, settlement.status),
             *(settlement.first_byte_milliseconds, settlement.detail),
+            *(int(is_clamped), settlement.finish.value),
         )
         cursor = self._connection.execute(_ADD_ENTRY, row)
         return self._entry((cursor.lastrowid, *row))
@@ -331,6 +338,8 @@ class LedgerFile:
             status=None if row[18] is None else _whole(row[18]),
             first_byte_milliseconds=None if row[19] is None else _whole(row[19]),
             detail=str(row[20]),
+            is_clamped=bool(row[21]),
+            finish=Finish(str(row[22])),
         )
 
     def _value(self, query: str, arguments: tuple[str, ...] = ()) -> object:

@@ -2,7 +2,8 @@
 
 `balances` has a row per attempt and per run; its CHECKs make it impossible to spend or reserve
 more than the limit, whoever asks. `reservations` is what is in flight now. `entries` is what is
-settled: append-only, numbered in the order of settlement.
+settled: numbered in the order of settlement, never changed, and removed only up to the number
+in `meta` under `pruned`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 
 from forkyard.errors import StoreError
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 
-_SCHEMA = (
+FIRST_SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
     """CREATE TABLE balances (
         level TEXT NOT NULL CHECK (level IN ('attempt', 'run')),
@@ -78,6 +79,17 @@ _SCHEMA = (
     """CREATE TRIGGER entries_same BEFORE UPDATE ON entries
         BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END""",
 )
+_TO_SECOND = (
+    "ALTER TABLE reservations ADD COLUMN is_clamped INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE entries ADD COLUMN is_clamped INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE entries ADD COLUMN finish TEXT NOT NULL DEFAULT ''",
+    "INSERT INTO meta VALUES ('pruned', '0')",
+    "DROP TRIGGER entries_stay",
+    """CREATE TRIGGER entries_stay BEFORE DELETE ON entries
+        WHEN OLD.sequence > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'pruned')
+        BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END""",
+    "UPDATE meta SET value = '2' WHERE key = 'schema'",
+)
 
 
 def take_lock(path: Path) -> int:
@@ -99,7 +111,7 @@ def take_lock(path: Path) -> int:
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Check the file, and make its tables where it is new.
+    """Check the file, make its tables where it is new, and bring it up to this version.
 
     Raises:
         StoreError: It is damaged, or of another version.
@@ -113,10 +125,13 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
-            for statement in _SCHEMA:
+            for statement in FIRST_SCHEMA:
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
+            connection.execute("INSERT INTO meta VALUES ('schema', '1')")
             connection.execute("INSERT INTO meta VALUES ('ledger', ?)", (uuid.uuid4().hex,))
+        if _schema(connection) == "1":
+            for statement in _TO_SECOND:
+                connection.execute(statement)
         _refuse_other_schema(connection, path)
         connection.execute("COMMIT")
     except BaseException:
@@ -126,13 +141,17 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _refuse_other_schema(connection: sqlite3.Connection, path: Path) -> None:
-    row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-    if row is None or row[0] != SCHEMA_VERSION:
-        found = "none" if row is None else row[0]
+    found = _schema(connection)
+    if found != SCHEMA_VERSION:
         raise StoreError(
             f"cannot read the ledger {path}: schema {found}, expected {SCHEMA_VERSION}",
             hint="Use the version of Forkyard that wrote it, or a newer one.",
         )
+
+
+def _schema(connection: sqlite3.Connection) -> str:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    return "none" if row is None else str(row[0])
 
 
 def ledger_error(action: str, error: sqlite3.Error | OSError) -> StoreError:

@@ -47,6 +47,7 @@ class Reservation:
             output_tokens=self.output_tokens,
             micro_usd=self.micro_usd,
             price_version="" if self.price is None else self.price.version,
+            is_clamped=self.is_clamped,
         )
 
 

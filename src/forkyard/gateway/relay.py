@@ -19,7 +19,7 @@ from forkyard.gateway import answers
 from forkyard.gateway.admission import Admission, RefusedError
 from forkyard.gateway.budget import FLOOR_TOKENS, Ask
 from forkyard.gateway.governor import THROTTLED, Governor, PatienceError
-from forkyard.gateway.interface import Outcome, Provider
+from forkyard.gateway.interface import Finish, Outcome, Provider
 from forkyard.gateway.keys import Key, KeyRing
 from forkyard.gateway.line import Reservation
 from forkyard.gateway.passing import (
@@ -69,6 +69,7 @@ class _Told:
     is_estimated: bool = False
     status: int | None = None
     detail: str = ""
+    finish: Finish = Finish.UNKNOWN
 
 
 class Exchange:
@@ -188,6 +189,7 @@ class Exchange:
             status=None if self._is_gone else told.status,
             first_byte_milliseconds=self._first_byte,
             detail=told.detail,
+            finish=told.finish,
         )
 
     async def _paced(self) -> tuple[web.StreamResponse, _Told]:
@@ -410,6 +412,7 @@ class Exchange:
             tokens=reading.bound(self._rebuilt),
             is_estimated=not reading.is_final,
             detail=why,
+            finish=reading.finish,
         )
 
     def _say(

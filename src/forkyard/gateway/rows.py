@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from forkyard.gateway.interface import Outcome
+from forkyard.gateway.interface import Finish, Outcome
 from forkyard.model.budget import Grant, TokenCounts
 
 MOST_TOKENS = 1_000_000_000
@@ -51,6 +51,8 @@ class NewReservation:
     micro_usd: int | None
     """Upper bound; None: unpriced."""
     price_version: str
+    is_clamped: bool = False
+    """`output_tokens` is less than what was asked for."""
 
     @property
     def tokens(self) -> int:
@@ -69,6 +71,7 @@ class Settlement:
     status: int | None = None
     first_byte_milliseconds: int | None = None
     detail: str = ""
+    finish: Finish = Finish.UNKNOWN
 
 
 def is_credible(tokens: TokenCounts) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from forkyard.agents.interface import AgentEnding
 from forkyard.coordinator.failure import Evidence, failure_of
-from forkyard.gateway.interface import LedgerEntry, Outcome
+from forkyard.gateway.interface import Finish, LedgerEntry, Outcome
 from forkyard.model.budget import TokenCounts
 from forkyard.model.execution import ExecResult, StopReason
 from forkyard.model.ids import AttemptId, ExecId, RunId, WorkspaceId
@@ -56,6 +56,10 @@ STARTED = AgentEnding(has_started=True)
 COMPLAINS = AgentEnding(has_started=True, api_error="529 overloaded")
 DONE = entry(Outcome.COMPLETE)
 FAULT = entry(Outcome.PROVIDER_ERROR, 529)
+CUT = replace(DONE, is_clamped=True, finish=Finish.LENGTH)
+"""It came to a limit that a budget had put."""
+OWN_LIMIT = replace(DONE, finish=Finish.LENGTH)
+"""It came to the limit that its agent had asked for."""
 PLAIN = Evidence(
     ending=AttemptState.FINISHED, result=result(0), told=STARTED, entries=(DONE,), is_let_in=True
 )
@@ -111,6 +115,17 @@ FAILED = replace(PLAIN, result=result(1))
         (replace(PLAIN, told=AgentEnding(has_started=False)), Failure.AGENT),
         (replace(PLAIN, ending=AttemptState.CANCELLED, entries=(FAULT,)), None),
         (replace(FAILED, ending=AttemptState.INTERRUPTED, result=None), Failure.OURS),
+        # a budget's clamp cut what it was about to say, and it gave up
+        (replace(FAILED, entries=(DONE, CUT)), Failure.BUDGET),
+        (replace(PLAIN, entries=(DONE, CUT), told=COMPLAINS), Failure.BUDGET),
+        (replace(PLAIN, entries=(DONE, CUT), has_changed=False), Failure.BUDGET),
+        # a title was asked for beside it
+        (replace(FAILED, entries=(CUT, DONE)), Failure.BUDGET),
+        (replace(FAILED, entries=(CUT, DONE, DONE, DONE)), Failure.AGENT),
+        # it went on and came to its end all the same
+        (replace(PLAIN, entries=(DONE, CUT)), None),
+        (replace(FAILED, entries=(DONE, OWN_LIMIT)), Failure.AGENT),
+        (replace(FAILED, entries=(CUT, FAULT)), Failure.PROVIDER),
         # it tried one fault again and again until its time was over
         (
             replace(
@@ -144,3 +159,12 @@ def test_reason_is_the_gateways_when_it_knows_one() -> None:
     found = failure_of(replace(FAILED, entries=(FAULT,)))
 
     assert found.detail == "anthropic: what it was (529)"
+
+
+def test_reason_tells_what_the_budget_left_when_an_answer_was_cut_short() -> None:
+    """Whoever reads it sees that a larger budget would have helped."""
+    cut = replace(CUT, tokens=TokenCounts(input=10, output=1024))
+    found = failure_of(replace(FAILED, entries=(cut,)))
+
+    assert found.detail is not None
+    assert "allowed it 1024 output tokens" in found.detail

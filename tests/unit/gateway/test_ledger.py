@@ -12,8 +12,9 @@ import pytest
 
 from fakes.ledger_scene import MODEL, RUN, grant_of
 from forkyard.errors import InternalError, StoreError
-from forkyard.gateway.interface import Outcome
+from forkyard.gateway.interface import Finish, Outcome
 from forkyard.gateway.ledger import Ledger
+from forkyard.gateway.ledger_schema import FIRST_SCHEMA
 from forkyard.gateway.rows import NewReservation, Settlement
 from forkyard.model.budget import Budget, Grant, TokenCounts
 
@@ -36,7 +37,7 @@ def row(
     )
 
 
-def run(path: Path, scene: Callable[[Ledger], Awaitable[None]]) -> None:
+def run(path: Path, scene: Callable[[Ledger], Awaitable[object]]) -> None:
     """Run a scene on a ledger that is closed at its end."""
 
     async def opened() -> None:
@@ -258,3 +259,46 @@ def test_newest_entries_and_a_budgets_refusal_are_told_when_a_workspace_asked_a_
         assert [one.outcome for one in whole] == outcomes
 
     run(tmp_path, scene)
+
+
+def test_clamp_and_finish_are_kept_when_an_answer_was_cut_short(tmp_path: Path) -> None:
+    """Both are in the file: whose limit it was is asked for after the agent's end."""
+
+    async def first(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        await ledger.reserve(replace(row("a"), is_clamped=True))
+        cut = Settlement(outcome=Outcome.COMPLETE, finish=Finish.LENGTH)
+        assert (await ledger.settle("a", cut)).is_cut_short
+        await ledger.reserve(replace(row("b"), is_clamped=True))
+
+    async def second(ledger: Ledger) -> None:
+        cut, lost = await ledger.entries_after(0)
+        assert cut.is_cut_short
+        assert (lost.outcome, lost.is_clamped, lost.is_cut_short) == (Outcome.UNKNOWN, True, False)
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+def test_ledger_of_the_first_schema_is_brought_up_when_it_is_opened(tmp_path: Path) -> None:
+    """Its entries stay, told of nothing that was not known then."""
+    connection = sqlite3.connect(tmp_path / "ledger.db")
+    for statement in FIRST_SCHEMA:
+        connection.execute(statement)
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", [("schema", "1"), ("ledger", "old")])
+    connection.execute(
+        "INSERT INTO entries VALUES (7, 'ws_1', 'run_1', 'att_1', 'a', 'p', 'm', '2026', 1, 0, 0,"
+        " 0, 2, 0, 3, 'v', 0, 'complete', 200, 4, '')"
+    )
+    connection.commit()
+    connection.close()
+
+    async def scene(ledger: Ledger) -> None:
+        (entry,) = await ledger.entries_after(0)
+        assert (ledger.id, entry.sequence, entry.micro_usd) == ("old", 7, 3)
+        assert (entry.is_clamped, entry.finish) == (False, Finish.UNKNOWN)
+        await ledger.set_budgets(GRANT)
+        await ledger.reserve(row("a"))
+
+    run(tmp_path, scene)
+    run(tmp_path, lambda ledger: ledger.entries_after(0))

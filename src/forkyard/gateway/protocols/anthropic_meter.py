@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from forkyard.gateway.interface import Finish
 from forkyard.gateway.protocols.interface import Reading
 from forkyard.gateway.protocols.json_body import Json, JsonObject
 from forkyard.gateway.protocols.metering import Meter, count, error_name
@@ -31,6 +34,12 @@ class MessagesMeter(Meter):
     """Reads one answer of Messages."""
 
     marks = (b'"usage"', b"message_stop", b'"error"')
+    finishes: ClassVar = {
+        "end_turn": Finish.DONE,
+        "stop_sequence": Finish.DONE,
+        "tool_use": Finish.DONE,
+        "max_tokens": Finish.LENGTH,
+    }
 
     def __init__(self, *, is_event_stream: bool) -> None:
         """Start at the beginning of an answer."""
@@ -48,6 +57,9 @@ class MessagesMeter(Meter):
             case {"type": "message_delta", "usage": dict(usage)}:
                 self._overlay(usage)
                 self._has_delta = True
+                delta = event.get("delta")
+                if isinstance(delta, dict):
+                    self.finished(delta.get("stop_reason"))
             case {"type": "message_stop"}:
                 self.has_ended = True
             case {"type": "error", "error": dict(error)}:
@@ -56,6 +68,7 @@ class MessagesMeter(Meter):
             case {"type": "message", "usage": dict(usage)}:
                 self._overlay(usage)
                 self._has_delta = self.has_ended = True
+                self.finished(event.get("stop_reason"))
             case _:
                 pass
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from forkyard.gateway.interface import Finish
 from forkyard.gateway.protocols.interface import Reading
 from forkyard.gateway.protocols.json_body import Json, JsonObject
 from forkyard.gateway.protocols.metering import Meter, count, error_name
@@ -26,6 +29,7 @@ class GeminiMeter(Meter):
     """Reads one answer of generateContent."""
 
     marks = (b'"usageMetadata"', *_ENDS)
+    finishes: ClassVar = {"STOP": Finish.DONE, "MAX_TOKENS": Finish.LENGTH}
 
     def __init__(self, *, is_event_stream: bool) -> None:
         """Start at the beginning of an answer."""
@@ -53,8 +57,9 @@ class GeminiMeter(Meter):
             case {"error": dict(error)}:
                 self.error = error_name(ERRORS, error.get("status"))
                 self.has_ended = True
-            case {"candidates": [{"finishReason": str()}, *_]}:
+            case {"candidates": [{"finishReason": str(word)}, *_]}:
                 self.has_ended = True
+                self.finished(word)
             case {"promptFeedback": {"blockReason": str()}}:
                 self.has_ended = True
             case _:

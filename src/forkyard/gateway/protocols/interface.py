@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from forkyard.gateway.interface import Outcome
+from forkyard.gateway.interface import Finish, Outcome
 from forkyard.model.budget import TokenCounts
 
 Headers = tuple[tuple[str, str], ...]
@@ -177,6 +177,8 @@ class Reading:
     """The provider's error within a stream, as a known type's name, else `other`."""
     is_malformed: bool = False
     """Some event or the body was no JSON, or too large to be one."""
+    finish: Finish = Finish.UNKNOWN
+    """Why the model stopped writing."""
 
     def bound(self, rebuilt: Rebuilt) -> TokenCounts:
         """Give the most that the request can have cost, whatever was not told."""

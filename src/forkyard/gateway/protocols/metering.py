@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
+from forkyard.gateway.interface import Finish
 from forkyard.gateway.protocols.interface import Reading
 from forkyard.gateway.protocols.json_body import JsonObject
 from forkyard.gateway.protocols.sse import DONE, EventSieve, read_event
@@ -21,6 +22,8 @@ class Meter(ABC):
 
     marks: ClassVar[tuple[bytes, ...]]
     """An event without any of these tells nothing of usage or of an end."""
+    finishes: ClassVar[Mapping[str, Finish]]
+    """What the API's words for an end mean; any other is `Finish.OTHER`."""
 
     def __init__(self, *, is_event_stream: bool) -> None:
         """Start at the beginning of an answer."""
@@ -29,6 +32,7 @@ class Meter(ABC):
         self._is_broken = False
         self.has_ended = False
         self.error: str | None = None
+        self.finish = Finish.UNKNOWN
 
     def feed(self, chunk: bytes) -> None:
         """Take the next decoded bytes, cut anywhere."""
@@ -67,6 +71,11 @@ class Meter(ABC):
         """Meet the mark that ends some APIs' streams."""
         self.has_ended = True
 
+    def finished(self, word: object) -> None:
+        """Take note of why the model stopped writing; what is no text says nothing."""
+        if isinstance(word, str):
+            self.finish = self.finishes.get(word, Finish.OTHER)
+
     @abstractmethod
     def take(self, event: JsonObject) -> None:
         """Take one event, or a whole answer."""
@@ -83,6 +92,7 @@ class Meter(ABC):
             is_final=is_final,
             has_ended=self.has_ended,
             error=self.error,
+            finish=self.finish,
             is_malformed=self._is_broken or (self._sieve is not None and self._sieve.is_malformed),
         )
 

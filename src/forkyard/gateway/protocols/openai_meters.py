@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from forkyard.gateway.interface import Finish
 from forkyard.gateway.protocols.interface import Reading
 from forkyard.gateway.protocols.json_body import Json, JsonObject
 from forkyard.gateway.protocols.metering import Meter, count, error_name
@@ -21,6 +24,7 @@ class ResponsesMeter(Meter):
         b'"response.failed"',
         b'"error"',
     )
+    finishes: ClassVar = {"completed": Finish.DONE, "max_output_tokens": Finish.LENGTH}
 
     def __init__(self, *, is_event_stream: bool) -> None:
         """Start at the beginning of an answer."""
@@ -53,6 +57,8 @@ class ResponsesMeter(Meter):
     def _take_response(self, response: dict[str, Json]) -> None:
         self.has_ended = True
         error, usage = response.get("error"), response.get("usage")
+        cut = response.get("incomplete_details")
+        self.finished(cut.get("reason") if isinstance(cut, dict) else response.get("status"))
         if response.get("status") == "failed":
             code = error.get("code") if isinstance(error, dict) else None
             self.error = error_name(ERRORS, code)
@@ -63,7 +69,19 @@ class ResponsesMeter(Meter):
 class ChatMeter(Meter):
     """Reads one answer of Chat Completions."""
 
-    marks = (b'"prompt_tokens"', b"[DONE]", b'"error"')
+    marks = (
+        b'"prompt_tokens"',
+        b"[DONE]",
+        b'"error"',
+        b'"finish_reason":"',  # it is null in all events but the last
+        b'"finish_reason": "',
+    )
+    finishes: ClassVar = {
+        "stop": Finish.DONE,
+        "tool_calls": Finish.DONE,
+        "function_call": Finish.DONE,
+        "length": Finish.LENGTH,
+    }
 
     def __init__(self, *, is_event_stream: bool) -> None:
         """Start at the beginning of an answer."""
@@ -77,6 +95,11 @@ class ChatMeter(Meter):
         if isinstance(error, dict):
             self.error = error_name(ERRORS, error.get("code") or error.get("type"))
             self.has_ended = True
+        match event.get("choices"):
+            case [{"finish_reason": str(word)}, *_]:
+                self.finished(word)
+            case _:
+                pass
         usage = event.get("usage")
         if isinstance(usage, dict):
             self._tokens = _tokens(usage, "prompt_tokens", "completion_tokens") or self._tokens

@@ -22,6 +22,7 @@ from asking import (
     passed,
     reply,
 )
+from forkyard.gateway.interface import Finish
 from forkyard.gateway.protocols.interface import Reading
 from forkyard.gateway.protocols.json_body import Json, JsonObject
 from forkyard.model.budget import TokenCounts
@@ -74,7 +75,11 @@ def test_reads_the_same_when_a_stream_is_cut_anywhere(
     found.end()
     whole = found.reading()
     assert whole == Reading(
-        tokens=counts(target, usage), is_input_known=True, is_final=True, has_ended=True
+        tokens=counts(target, usage),
+        is_input_known=True,
+        is_final=True,
+        has_ended=True,
+        finish=Finish.DONE,
     )
 
 
@@ -103,7 +108,11 @@ def test_reads_whole_answers_when_nothing_was_streamed(target: str) -> None:
     assert found.reading() == Reading()
     found.end()
     assert found.reading() == Reading(
-        tokens=counts(target), is_input_known=True, is_final=True, has_ended=True
+        tokens=counts(target),
+        is_input_known=True,
+        is_final=True,
+        has_ended=True,
+        finish=Finish.DONE,
     )
 
 
@@ -216,3 +225,32 @@ def test_gives_up_when_one_event_never_ends() -> None:
         whole.feed(b"x" * 1_000_000)
     whole.end()
     assert whole.reading() == Reading(is_malformed=True)
+
+
+@pytest.mark.parametrize("target", APIS)
+@pytest.mark.parametrize("is_event_stream", [True, False])
+def test_finish_is_a_limit_when_the_answer_was_cut_at_one(
+    target: str, *, is_event_stream: bool
+) -> None:
+    """Each API has its own word for it."""
+    cut = reply("so far", is_cut=True)
+    found = meter(target, is_event_stream=is_event_stream)
+    if is_event_stream:
+        found.feed(b"".join(events(target, cut)))
+    else:
+        found.feed(json.dumps(SPEAKERS[target].whole(cut)).encode())
+    found.end()
+
+    assert found.reading().finish is Finish.LENGTH
+    assert found.reading().is_final
+
+
+def test_finish_is_another_when_the_word_is_not_known() -> None:
+    """Nothing that a provider writes gets further than to be told from the words we know."""
+    found = meter(MESSAGES, is_event_stream=False)
+    found.feed(
+        b'{"type": "message", "stop_reason": "a whole sentence", "usage": {"output_tokens": 1}}'
+    )
+    found.end()
+
+    assert found.reading().finish is Finish.OTHER
