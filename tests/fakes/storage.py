@@ -23,9 +23,13 @@ class FakeRecorder:
 
     errors: list[WorkspaceError] = field(default_factory=list)
     asked: list[tuple[LayerId, ...]] = field(default_factory=list)
+    known: list[RecordedBase | None] = field(default_factory=list)
 
-    async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
+    async def record(
+        self, layers: tuple[LayerId, ...], repository: str, known: RecordedBase | None = None
+    ) -> RecordedBase:
         """Give a base."""
+        self.known.append(known)
         self.asked.append(layers)
         if self.errors:
             raise self.errors.pop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from forkyard.base.durable import sync_directory
@@ -17,6 +19,7 @@ from forkyard.model.ids import LayerId
 from forkyard.model.workspace import RecordedBase
 from forkyard.shim.ids import STORAGE_USER_ID
 
+_NOT_RECORDED = "not recorded: "
 NAMED = 5
 """So many things that a base leaves out are named in its notes."""
 
@@ -34,7 +37,9 @@ class Recorder:
         self._layout = layout
         self._store = store
 
-    async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
+    async def record(
+        self, layers: tuple[LayerId, ...], repository: str, known: RecordedBase | None = None
+    ) -> RecordedBase:
         """Walk a repository in a snapshot's layers and keep its trees.
 
         Contents are not stored: they stay in the layers, which are immutable, and are taken from
@@ -43,6 +48,8 @@ class Recorder:
         Args:
             layers: Topmost first.
             repository: Absolute path inside.
+            known: What the layers below the topmost hold; then only what the topmost one names is
+                looked at, and the cost follows the change.
 
         Returns:
             Base tree, and the base commit where .git could be believed.
@@ -57,9 +64,11 @@ class Recorder:
             The helper is killed; what it wrote is removed.
         """
         await self._store.prepare()
+        paths = [str(self._layout.layer(layer)) for layer in layers]
         async with self._store.scratch() as scratch:
             index, pack, apart = scratch / "index", scratch / "pack", scratch / "untracked"
             with (
+                self._known_index(known, repository) as before,
                 index.open("wb") as index_file,
                 pack.open("wb") as pack_file,
                 apart.open("wb") as apart_file,
@@ -67,15 +76,16 @@ class Recorder:
                 job: Job = {
                     "mode": "record",
                     "mount_point": str(self._store.mount_point),
-                    "layers": [str(self._layout.layer(layer)) for layer in layers],
-                    "upper": None,
+                    "layers": paths[1:] if before >= 0 else paths,
+                    "upper": paths[0] if before >= 0 else None,
                     "repository": repository,
                     "user": STORAGE_USER_ID,
-                    "base": "",
-                    "full": True,
+                    "base": known.tree if known is not None else "",
+                    "full": before < 0,
                     "ignored": [],
                     "limits": {},
                     "index": index_file.fileno(),
+                    "known_index": before,
                     "untracked": "",
                     "untracked_index": apart_file.fileno(),
                     "pack": pack_file.fileno(),
@@ -87,6 +97,7 @@ class Recorder:
                         index_file.fileno(),
                         pack_file.fileno(),
                         apart_file.fileno(),
+                        *((before,) if before >= 0 else ()),
                     ),
                     what=f"record the base of {repository}",
                 )
@@ -113,13 +124,33 @@ class Recorder:
             notes=(*answers.words(answer, "notes"), *_left_out(answer)),
         )
 
+    @contextlib.contextmanager
+    def _known_index(self, known: RecordedBase | None, repository: str) -> Iterator[int]:
+        """Open the trees of a known base; -1 where everything is to be looked at."""
+        # What a base leaves out is told of each file: nothing is, of those not looked at.
+        usable = (
+            known is not None
+            and known.repository == repository
+            and not any(note.startswith(_NOT_RECORDED) for note in known.notes)
+        )
+        try:
+            path = index_path(self._store, known.tree) if known is not None and usable else None
+            descriptor = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            descriptor = -1
+        try:
+            yield descriptor
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
 
 def _left_out(answer: answers.Answer) -> tuple[str, ...]:
     left_out = answers.pairs(answer, "left_out")
     # an empty directory or a nested .git in a base needs no telling: nothing of value is lost
     told = [(path, why) for path, why in left_out if "empty directory" not in why]
-    notes = [f"not recorded: {path}: {why}" for path, why in told[:NAMED]]
+    notes = [f"{_NOT_RECORDED}{path}: {why}" for path, why in told[:NAMED]]
     more = len(told) - len(notes) + answers.number(answer["left_out_more"], "left_out_more")
     if more > 0:
-        notes.append(f"not recorded: {more} more")
+        notes.append(f"{_NOT_RECORDED}{more} more")
     return tuple(notes)

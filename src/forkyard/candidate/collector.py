@@ -59,9 +59,11 @@ class Collector:
         self._taker = Taker(layout, self.store, limits)
         self._maker = CandidateMaker(self.store, self._taker, clock, masker or Masker())
 
-    async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
+    async def record(
+        self, layers: tuple[LayerId, ...], repository: str, known: RecordedBase | None = None
+    ) -> RecordedBase:
         """Record a repository's base; see `Recorder.record`."""
-        return await self._recorder.record(layers, repository)
+        return await self._recorder.record(layers, repository, known)
 
     async def read_blob(self, blob: str) -> bytes:
         """Give the bytes of a blob of a candidate, or of what it replaced."""

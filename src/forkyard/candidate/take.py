@@ -115,6 +115,7 @@ class Taker:
                     "ignored": [],
                     "limits": self._limits._asdict(),
                     "index": index,
+                    "known_index": -1,
                     "untracked": untracked,
                     "untracked_index": untracked_index,
                     "pack": pack_file.fileno(),

@@ -127,8 +127,17 @@ class TreeIndex:
 
     def entries(self, oid: bytes) -> dict[bytes, Entry]:
         """Give a tree's entries, its content checked against its id."""
-        if oid == EMPTY_TREE:
-            return {}
+        return {} if oid == EMPTY_TREE else decode_tree(self[oid])
+
+    def all(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give every tree with its content, unchecked."""
+        for number in range(self._count):
+            start = _HEADER.size + number * _RECORD.size
+            oid, offset, length = _RECORD.unpack_from(self._map, start)
+            yield oid, self._map[offset : offset + length]
+
+    def __getitem__(self, oid: bytes) -> bytes:
+        """Give a tree's content, checked against its id; KeyError where it is not there."""
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2
@@ -139,7 +148,7 @@ class TreeIndex:
                 content = self._map[offset : offset + length]
                 if object_id(b"tree", content) != oid:
                     raise ValueError(f"tree {oid.hex()} is damaged in the base's index")
-                return decode_tree(content)
+                return content
             if found < oid:
                 low = middle + 1
             else:

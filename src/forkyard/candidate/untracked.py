@@ -7,7 +7,6 @@ base's own where no commit is known. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from forkyard.candidate.trees import (
@@ -32,6 +31,14 @@ class CommittedTrees(Protocol):
         ...
 
 
+class TreeContents(Protocol):
+    """Gives the contents of trees by id."""
+
+    def __getitem__(self, oid: bytes, /) -> bytes:
+        """Give a tree's content; KeyError where it is not known."""
+        ...
+
+
 class Untracked(NamedTuple):
     """The untracked files of a base, as a tree."""
 
@@ -42,14 +49,14 @@ class Untracked(NamedTuple):
 
 
 def find_untracked(
-    trees: Mapping[bytes, bytes], base: bytes, commit_tree: bytes, committed: CommittedTrees
+    trees: TreeContents, base: bytes, commit_tree: bytes, committed: CommittedTrees
 ) -> Untracked:
     """Take what a commit has out of a base's tree.
 
     A directory that is the same in both is not looked into, so the cost follows the difference.
 
     Args:
-        trees: All tree objects of the base.
+        trees: Knows all tree objects of the base.
         base: Its root.
         commit_tree: The root of the commit.
         committed: Reads the commit's trees; what it cannot read counts as not committed.
@@ -61,7 +68,7 @@ def find_untracked(
 
 
 class _Difference:
-    def __init__(self, trees: Mapping[bytes, bytes], committed: CommittedTrees) -> None:
+    def __init__(self, trees: TreeContents, committed: CommittedTrees) -> None:
         self._trees = trees
         self._committed = committed
         self.made: dict[bytes, bytes] = {}

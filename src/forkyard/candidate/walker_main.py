@@ -54,6 +54,9 @@ class Job(TypedDict):
     limits: dict[str, int]
     index: int
     """Descriptor of the base's tree index: written by `record`, else read."""
+    known_index: int
+    """With `record`: of the index of what the layers hold without the upper one, whose tree is
+    `base`, so that only what the upper names is looked at; -1 to look at everything."""
     untracked: str
     """The tree of the base's untracked files; not for `record`."""
     untracked_index: int
@@ -85,16 +88,26 @@ def main() -> None:
 
 
 def record(job: Job, views: jail.OpenViews) -> dict[str, object]:
-    """Walk a whole repository, write all its trees, and read its HEAD."""
-    repository = jail.open_repository(views.base, job["repository"])
+    """Walk a repository, whole or where it changed, write its trees, and read its HEAD."""
+    repository = jail.open_repository(views.merged, job["repository"])
     if repository is None:
         return {"missing": True}
-    walk = Walk(trees=NoTrees(), limits=BASE_LIMITS, keep_changes=False)
-    root = walk.run(repository, None, EMPTY_TREE)
+    if job["known_index"] >= 0:
+        known = TreeIndex(job["known_index"])
+        walk = Walk(trees=known, limits=BASE_LIMITS, keep_changes=False)
+        changed = jail.open_repository(views.upper, job["repository"]) if views.upper else None
+        root = bytes.fromhex(job["base"])
+        if changed is not None:
+            root = walk.run(repository, changed, root)
+        trees = {**dict(known.all()), **walk.found.trees}
+    else:
+        walk = Walk(trees=NoTrees(), limits=BASE_LIMITS, keep_changes=False)
+        root = walk.run(repository, None, EMPTY_TREE)
+        trees = walk.found.trees
     head = gitdir.read_head(repository)
-    untracked = _untracked(repository, head, walk.found.trees, root)
+    untracked = _untracked(repository, head, trees, root)
     with open(job["index"], "wb") as file:  # noqa: PTH123 - a descriptor
-        write_tree_index(file, walk.found.trees)
+        write_tree_index(file, trees)
     with open(job["untracked_index"], "wb") as file:  # noqa: PTH123 - a descriptor
         write_tree_index(file, untracked.trees)
     with open(job["pack"], "wb") as file:  # noqa: PTH123 - a descriptor

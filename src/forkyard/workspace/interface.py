@@ -125,11 +125,15 @@ class Fleet(Protocol):
 class BaseRecorder(Protocol):
     """Says what a stopped tree's repository really holds; implemented above, in candidate."""
 
-    async def record(self, layers: tuple[LayerId, ...], repository: str) -> RecordedBase:
+    async def record(
+        self, layers: tuple[LayerId, ...], repository: str, known: RecordedBase | None = None
+    ) -> RecordedBase:
         """Walk the merged tree of the layers (topmost first) and record the repository's base.
 
         Args:
             layers: No sandbox writes to them any more.
             repository: Absolute path inside; it is a real folder there.
+            known: What the layers below the topmost hold, where that is known: the cost then
+                follows what the topmost one changes.
         """
         ...

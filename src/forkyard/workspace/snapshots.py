@@ -193,16 +193,22 @@ class Snapshots:
         return ready
 
     async def _record(self, pending: Snapshot) -> RecordedBase | None:
-        before = None
+        repository, before = REPOSITORY, None
         if pending.workspace is not None:
             workspace = self._journal.state.workspaces[pending.workspace]
             origin = self._journal.state.snapshots.get(workspace.snapshot)
-            before = origin.base.repository if origin is not None and origin.base else None
-        repository = before or REPOSITORY
+            if origin is not None and origin.base is not None:
+                repository = origin.base.repository
         found = self._layers.lookup(pending.layers, repository)
         if found is None or not found.is_directory:
             return None
-        return await self._recorder.record(pending.layers, repository)
+        for one in self._journal.state.snapshots.values():
+            if one.state is SnapshotState.READY and one.base is not None:
+                if one.layers == pending.layers and one.base.repository == repository:
+                    return one.base
+                if one.layers == pending.layers[1:]:
+                    before = one.base
+        return await self._recorder.record(pending.layers, repository, before)
 
     async def fail(self, snapshot: SnapshotId, trouble: str) -> None:
         """Write a pending snapshot off; its row says why and needs no layer any more."""
