@@ -1,0 +1,1 @@
+"""What every way to run Forkyard must do, each behaviour by name."""
