@@ -21,12 +21,12 @@ from forkyard.base.masking import Masker
 from forkyard.base.masking_log import mask_log
 from forkyard.candidate.collector import Collector
 from forkyard.candidate.pruning import Pruner
+from forkyard.client.rootless import remember
 from forkyard.config import (
     FORMAT_VERSION,
     Layout,
     registry_settings,
     search_path,
-    state_directory,
 )
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.coordinator.garbage import Garbage, Removed
@@ -51,6 +51,8 @@ from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
 from forkyard.server.sessions import Sessions
 from forkyard.server.submission import Submission
+from forkyard.shim.id_maps import own_map
+from forkyard.shim.ids import IDS
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
 from forkyard.store.reserve import Reserve
@@ -288,6 +290,8 @@ def open_journal(layout: Layout, clock: Clock) -> Journal:
             time.sleep(0.05)
         else:
             reserve.keep()
+            if IDS.is_rootless:
+                remember(layout)
             return journal
 
 
@@ -302,9 +306,11 @@ def prepare(layout: Layout) -> None:
         make_directory(layout.run)
         layout.run.chmod(0o700)
         marker = layout.home / "format"
-        if not marker.exists():
+        is_new = not marker.exists()
+        if is_new:
             write_file(marker, f"{FORMAT_VERSION}\n".encode())
         found = marker.read_text().strip()
+        mode = _mode_of(layout, is_new=is_new)
         for leftover in layout.run.glob(f"{SCRATCH_PREFIX}*"):
             shutil.rmtree(leftover, ignore_errors=True)
     except OSError as error:
@@ -318,10 +324,41 @@ def prepare(layout: Layout) -> None:
             f" reads {FORMAT_VERSION}",
             hint="Use the version of Forkyard that made it, or another FORKYARD_HOME.",
         )
+    if mode != _own_mode():
+        raise _other_mode(layout, mode)
+
+
+def _own_mode() -> str:
+    if not IDS.is_rootless:
+        return "root"
+    return "\n".join(["rootless", *(" ".join(line.split()) for line in own_map().splitlines())])
+
+
+def _mode_of(layout: Layout, *, is_new: bool) -> str:
+    """Read in which mode the files were written; a new directory is of ours."""
+    if is_new:
+        write_file(layout.mode, f"{_own_mode()}\n".encode())
+    return layout.mode.read_text().strip() if layout.mode.exists() else "root"
+
+
+def _other_mode(layout: Layout, mode: str) -> StoreError:
+    theirs, ours = mode.split("\n", maxsplit=1)[0], _own_mode().split("\n")[0]
+    if theirs == ours:
+        return StoreError(
+            f"cannot use the state directory {layout.home}: its files belong to other sub-ids than"
+            " this user's now",
+            hint="Give the user the range back that /etc/subuid had, or use another FORKYARD_HOME.",
+        )
+    user = "the user whose it is" if theirs == "rootless" else "root"
+    return StoreError(
+        f"cannot use the state directory {layout.home}: its files are of mode {theirs}, and this"
+        f" server runs in mode {ours}",
+        hint=f"Run forkyard as {user}, or set FORKYARD_HOME to another directory.",
+    )
 
 
 def serve(
-    *, idle_seconds: float | None, announce: Callable[[str], None], is_foreground: bool
+    home: Path, *, idle_seconds: float | None, announce: Callable[[str], None], is_foreground: bool
 ) -> None:
     """Run the server of this installation until it is asked to stop.
 
@@ -335,7 +372,7 @@ def serve(
     mask_log(masker)
     # A core file would hold every key; what is started from here may raise it again for itself.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    layout = Layout(state_directory())
+    layout = Layout(home)
     clock = SystemClock()
     journal = open_journal(layout, clock)
     # What is loaded by now stays: the collector need not walk it between a request and its answer.

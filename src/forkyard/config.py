@@ -3,11 +3,13 @@
 On-disk format (version 1), all below the state directory, mode 0700::
 
     format                        the version, one line
+    mode                          `root`, or `rootless` and the id map; absent in older ones: `root`
     state.db                      journal and projections (SQLite, WAL)
     state.lock                    flock of the one server
     reserve                       room kept for the journal, given up on a full disk
     run/api.sock                  HTTP API          run/fleet.sock   fork-server
     run/gateway.sock              the gateway's control socket
+    run/namespace                 the user namespace that a rootless server is in
     server.log                    gateway.log
     gateway/                      the gateway's ledger; all of the state that it sees
     gateway.yaml                  providers, models, prices; by hand, may be absent
@@ -95,6 +97,16 @@ class Layout:
     def gateway_socket(self) -> Path:
         """The gateway's control socket."""
         return self.run / "gateway.sock"
+
+    @property
+    def namespace(self) -> Path:
+        """Which user namespace a rootless server and its sandboxes are in."""
+        return self.run / "namespace"
+
+    @property
+    def mode(self) -> Path:
+        """Whether the files are of root mode or rootless, and of which ids."""
+        return self.home / "mode"
 
     @property
     def gateway(self) -> Path:

@@ -28,7 +28,8 @@ import sys
 import forkyard
 forkyard.__version__ = "0.0.1"
 from forkyard.bootstrap import serve
-serve(idle_seconds=None, announce=print, is_foreground=True)
+from forkyard.config import state_directory
+serve(state_directory(), idle_seconds=None, announce=print, is_foreground=True)
 """
 PATIENCE_SECONDS = 30.0
 pytestmark = pytest.mark.anyio

@@ -38,13 +38,18 @@ def serve(*, idle_exit: float | None, on_demand: bool, stop: bool, as_json: bool
         else:
             say("The server stops." if stopped else "No server is running.")
         return
-    from forkyard.bootstrap import serve as run_server  # noqa: PLC0415 - the whole program
+    from forkyard.client.rootless import enter  # noqa: PLC0415 - keeps help fast
 
     if not on_demand:
         talk(_refuse_a_second, start=False)
     if on_demand and idle_exit is None:
         idle_exit = IDLE_EXIT_SECONDS
-    run_server(idle_seconds=idle_exit, announce=progress, is_foreground=not on_demand)
+    home = state_directory()  # asked for as whoever we still are
+    enter(home)
+    # Only now: what it imports decides by the namespace who owns what.
+    from forkyard.bootstrap import serve as run_server  # noqa: PLC0415 - the whole program
+
+    run_server(home, idle_seconds=idle_exit, announce=progress, is_foreground=not on_demand)
 
 
 async def _refuse_a_second(client: Client) -> None:

@@ -133,6 +133,11 @@ class Starter:
         if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
             log.rename(log.with_suffix(".log.1"))
         begin = log.stat().st_size if log.exists() else 0
+        from forkyard.client.rootless import (  # noqa: PLC0415 - only who starts one needs it
+            refuse_where_missing,
+        )
+
+        refuse_where_missing()
         pid = await asyncio.to_thread(
             start_detached,
             [sys.executable, "-P", "-m", "forkyard", "serve", "--on-demand"],

@@ -15,7 +15,11 @@ import signal
 import time
 from typing import NamedTuple
 
+from forkyard.shim.ids import IDS
+
 ROOT = "/sys/fs/cgroup"
+UNIFIED = f"{ROOT}/unified"
+"""Where hybrid hosts have v2."""
 PARENT = "forkyard"
 _CPU_PERIOD_MICROSECONDS = 100_000
 _V1_CONTROLLERS = ("memory", "cpu", "pids", "freezer", "devices")
@@ -47,10 +51,18 @@ class Hierarchies(NamedTuple):
 
 
 def detect(mounts: str | None = None) -> Hierarchies | None:
-    """Read the cgroup mounts of this namespace; None where there are none."""
+    """Read the cgroup mounts of this namespace; None where there are none that we may use."""
     if mounts is None:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            mounts = file.read()
+        return None if IDS.is_rootless else _mounted(_mount_table())
+    return _mounted(mounts)
+
+
+def _mount_table() -> str:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def _mounted(mounts: str) -> Hierarchies | None:
     v1: dict[str, str] = {}
     v2: str | None = None
     for line in mounts.splitlines():
@@ -200,6 +212,9 @@ class SandboxGroup:
             return text.decode()
         finally:
             os.close(descriptor)
+
+    def mark(self, name: str, pid: int) -> None:
+        """Do nothing: a process is known by its group."""
 
     def add_exec(self, name: str) -> None:
         """Make the tracking group of one exec."""

@@ -10,6 +10,7 @@ import time
 
 from forkyard.shim import kernel
 from forkyard.shim.cgroups import SandboxGroup
+from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import EXIT_RECORD, STDERR, STDOUT, write_record
 from forkyard.shim.spawner import Command, Refusal, Spawner
@@ -122,7 +123,7 @@ class RunningExec:
         spec: Message,
         *,
         desk: Desk,
-        group: SandboxGroup,
+        group: SandboxGroup | MarkedProcesses,
         spawner: Spawner,
     ) -> None:
         """Start the command; `pid` is None where it could not be."""

@@ -12,8 +12,13 @@ from collections.abc import Sequence
 
 from forkyard.shim import kernel
 from forkyard.shim.files import write_bytes
+from forkyard.shim.ids import IDS
 
-VIEW_OPTIONS = "index=off,redirect_dir=off,metacopy=off"
+VIEW_OPTIONS = (
+    "userxattr,index=off,metacopy=off"  # which leaves no redirects either
+    if IDS.is_rootless
+    else "index=off,redirect_dir=off,metacopy=off"
+)
 """Then the upper directory names a superset of what was touched, and holds it whole."""
 
 

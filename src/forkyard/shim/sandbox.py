@@ -12,6 +12,7 @@ from forkyard.shim import kernel, mounts, network
 from forkyard.shim.cgroups import GroupLimits, SandboxGroup
 from forkyard.shim.files import read_bytes, write_bytes
 from forkyard.shim.listeners import Handover, listen_inside
+from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message
 from forkyard.shim.stage import STAGE, Stage
 
@@ -37,7 +38,11 @@ class Sandbox:
         self._directory = directory
         self._stage = stage
         self.spawner = stage.spawner
-        self.group = SandboxGroup(stage.hierarchies, stage.roots, self.name)
+        self.group: SandboxGroup | MarkedProcesses = (
+            SandboxGroup(stage.hierarchies, stage.roots, self.name)
+            if stage.hierarchies is not None
+            else MarkedProcesses()
+        )
         self.init_pid = 0
         self.init_descriptor = -1
         self._network: network.OpenNetwork | None = None
@@ -125,7 +130,8 @@ class Sandbox:
         self.spawner.join(self.group, self.name)
 
     def _map_storage(self) -> None:
-        namespace = self._stage.mapping.descriptor(self._spec["id_map"])
+        mapping = self._stage.mapping
+        namespace = None if mapping is None else mapping.descriptor(self._spec["id_map"])
         try:
             kernel.clone_mount(
                 self._layers, f"{STAGE}/layers", user_namespace=namespace, readonly=True
@@ -134,7 +140,8 @@ class Sandbox:
                 self._disk, f"{STAGE}/disk", user_namespace=namespace, readonly=False
             )
         finally:
-            os.close(namespace)
+            if namespace is not None:
+                os.close(namespace)
 
     def _mount_workspace(self, layers: list[str]) -> None:
         # Relative names: the mount table inside shows these words and no path of the host.

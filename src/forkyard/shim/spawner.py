@@ -25,6 +25,7 @@ from typing import NamedTuple, NoReturn
 
 from forkyard.shim import kernel
 from forkyard.shim.cgroups import Hierarchies, SandboxGroup
+from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message, receive_rights
 
 _NAMESPACES = (
@@ -80,9 +81,9 @@ class Refusal(NamedTuple):
 class Spawner:
     """The shim's end of its spawner process."""
 
-    def __init__(self, hierarchies: Hierarchies, roots: dict[str, int]) -> None:
+    def __init__(self, hierarchies: Hierarchies | None, roots: dict[str, int]) -> None:
         """Fork it; which sandbox it serves is said by `join`."""
-        self._group: SandboxGroup | None = None
+        self._group: SandboxGroup | MarkedProcesses | None = None
         self._count = 0
         self._next: tuple[str, socket.socket] | None = None
         self._channel, other = socket.socketpair()
@@ -92,7 +93,7 @@ class Spawner:
             _serve(other, hierarchies, roots)
         other.close()
 
-    def join(self, group: SandboxGroup, name: str) -> None:
+    def join(self, group: SandboxGroup | MarkedProcesses, name: str) -> None:
         """Have it moved into the limits of a sandbox; a failure is told by `run`."""
         self._group = group
         self._ask({"op": "join", "name": name}, [])
@@ -108,8 +109,10 @@ class Spawner:
         """
         assert self._group is not None  # noqa: S101 - nothing runs before `join`
         group = self._group.open()
-        self._ask({"op": "run", "argv": list(argv)}, [error_output, group])
-        os.close(group)
+        groups = [] if group is None else [group]
+        self._ask({"op": "run", "argv": list(argv)}, [error_output, *groups])
+        for descriptor in groups:
+            os.close(descriptor)
         answer = self._answer()
         if "errno" in answer:
             raise OSError(answer["errno"], f"cannot join the cgroups: {answer['text']}")
@@ -144,10 +147,12 @@ class Spawner:
         group = self._group.open(name)
         ours, theirs = socket.socketpair()
         try:
-            self._ask({"op": "fork", "at_once": at_once}, [theirs.fileno(), group])
+            groups = [] if group is None else [group]
+            self._ask({"op": "fork", "at_once": at_once}, [theirs.fileno(), *groups])
         finally:
             theirs.close()
-            os.close(group)
+            if group is not None:
+                os.close(group)
         self._next = (name, ours)
 
     def spawn(self, command: Command, streams: tuple[int, int, int]) -> Started | Refusal:
@@ -173,6 +178,7 @@ class Spawner:
             if "errno" in answer:
                 self._group.remove_exec(name)
                 return Refusal("join", answer["errno"])
+            self._group.mark(name, answer["pid"])
             words = b""
             with contextlib.suppress(ConnectionError):
                 _send(waiting, command._asdict(), streams)
@@ -229,7 +235,9 @@ def _receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
     return (message, descriptors) if isinstance(message, dict) else None
 
 
-def _serve(channel: socket.socket, hierarchies: Hierarchies, roots: dict[str, int]) -> NoReturn:
+def _serve(
+    channel: socket.socket, hierarchies: Hierarchies | None, roots: dict[str, int]
+) -> NoReturn:
     """Be the spawner: answer until the shim's end closes."""
     status = 1
     try:
@@ -240,24 +248,25 @@ def _serve(channel: socket.socket, hierarchies: Hierarchies, roots: dict[str, in
         for number in range(1, _FIRST_REAL_TIME):
             if number not in (signal.SIGKILL, signal.SIGSTOP):
                 signal.signal(number, signal.SIG_DFL)
-        births = hierarchies.unified
+        births = hierarchies is not None and hierarchies.unified
         trouble: Message | None = None
         while (request := _receive(channel)) is not None:
             message, descriptors = request
             match message["op"]:
                 case "join":
-                    trouble = _join(SandboxGroup(hierarchies, roots, message["name"]))
+                    if hierarchies is not None:
+                        trouble = _join(SandboxGroup(hierarchies, roots, message["name"]))
                 case "run":
-                    error_output, group = descriptors
-                    birthplace = group if births else -1
-                    answer = trouble or _run(message["argv"], error_output, birthplace)
+                    birthplace = descriptors[1] if births else -1
+                    answer = trouble or _run(message["argv"], descriptors[0], birthplace)
                     _reply(channel, answer)
                 case "enter":
                     trouble = trouble or _enter(descriptors[0], message["filters"])
                 case "fork":
-                    order, tracking = descriptors
+                    order, *groups = descriptors
                     at_once = message["at_once"]
-                    answer = trouble or _fork(order, tracking, births=births, at_once=at_once)
+                    group = groups[0] if groups else None
+                    answer = trouble or _fork(order, group, births=births, at_once=at_once)
                     _reply(channel, answer)
                 case _:
                     pass
@@ -317,25 +326,27 @@ def _enter(init: int, filters: Sequence[str]) -> Message | None:
     return None
 
 
-def _fork(order: int, tracking: int, *, births: bool, at_once: bool) -> Message:
+def _fork(order: int, tracking: int | None, *, births: bool, at_once: bool) -> Message:
     try:
         # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
-        if births:
+        if tracking is None:
+            child = kernel.clone3(kernel.CLONE_PARENT | kernel.CLONE_NEWUTS)
+        elif births:
             child = kernel.clone_into(tracking, kernel.CLONE_PARENT)
         else:
             child = kernel.clone(kernel.CLONE_PARENT)
     except OSError as error:
         return {"errno": error.errno}
     if child == 0:
-        _become(order, -1 if births else tracking, at_once=at_once)
+        _become(order, None if births else tracking, at_once=at_once)
     return {"pid": child}
 
 
-def _become(order: int, tracking: int, *, at_once: bool) -> NoReturn:
+def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
     """Wait for a command, give up everything, and execute it."""
     stage = 0
     try:
-        if tracking >= 0:
+        if tracking is not None:
             SandboxGroup.join_open(tracking)
         os.setsid()
         _prefer_as_victim()

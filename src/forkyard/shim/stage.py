@@ -10,7 +10,8 @@ import errno
 import os
 
 from forkyard.shim import kernel
-from forkyard.shim.cgroups import Hierarchies, detect, open_roots
+from forkyard.shim.cgroups import UNIFIED, detect, open_roots
+from forkyard.shim.ids import IDS
 from forkyard.shim.mounts import MappingNamespace, isolate_mounts
 from forkyard.shim.spawner import Spawner
 
@@ -34,22 +35,30 @@ class Stage:
         isolate_mounts()
         # The tmpfs on /run covers what lies there on the host, which may be asked for by path.
         self._run = os.open("/run", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        hierarchies = detect()
-        if hierarchies is None:
+        self.hierarchies = detect()
+        if self.hierarchies is None and not IDS.is_rootless:
             raise OSError(errno.EOPNOTSUPP, "no cgroup hierarchy is mounted below /sys/fs/cgroup")
-        self.hierarchies: Hierarchies = hierarchies
-        self.roots = open_roots(hierarchies)
-        if hierarchies.layout == "hybrid":
-            # crun 1.8 refuses hybrid hosts; the open descriptors keep the v2 tree reachable.
-            kernel.unmount(hierarchies.tracking, kernel.MNT_DETACH)
+        self.roots = open_roots(self.hierarchies) if self.hierarchies else {}
+        self._hide_hybrid()
         safe = kernel.MS_NOSUID | kernel.MS_NODEV
         kernel.mount("proc", "/proc", "proc", safe | kernel.MS_NOEXEC)
         kernel.mount("tmpfs", "/run", "tmpfs", safe, "mode=755,size=4m")
         for folder in FOLDERS:
             os.mkdir(f"{STAGE}{folder}", 0o755)
         self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        self.spawner = Spawner(hierarchies, self.roots)
-        self.mapping = MappingNamespace()
+        self.spawner = Spawner(self.hierarchies, self.roots)
+        self.mapping = None if IDS.is_rootless else MappingNamespace()
+
+    def _hide_hybrid(self) -> None:
+        """Keep the v2 tree of a hybrid host out of sight: crun 1.8 refuses such hosts.
+
+        Open descriptors keep it reachable.
+        """
+        if IDS.is_rootless:
+            if os.path.ismount(UNIFIED):  # it came with the namespace: it can only be covered
+                kernel.mount("tmpfs", UNIFIED, "tmpfs", kernel.MS_RDONLY, "mode=0555,size=4k")
+        elif self.hierarchies is not None and self.hierarchies.layout == "hybrid":
+            kernel.unmount(self.hierarchies.tracking, kernel.MNT_DETACH)
 
     def come_back(self) -> None:
         """Return to this shim's mount namespace from another one."""

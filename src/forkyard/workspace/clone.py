@@ -15,7 +15,6 @@ option for ssh.
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 from forkyard.base.process import run_async
 from forkyard.errors import WorkspaceError
 from forkyard.shim.ids import CLONER_USER_ID
+from forkyard.workspace.owners import home_of
 from forkyard.workspace.trusted_git import GIT_VARIABLES, SAFE_OPTIONS, last_words
 
 CLONE_SECONDS = 3600.0
@@ -62,7 +62,7 @@ async def clone(
     git = ["git", *SAFE_OPTIONS, *_OPTIONS, "clone", "-q", "--template=", "--no-hardlinks"]
     git += ["--no-recurse-submodules", "--", url]
     if url.startswith("ssh://") or os.geteuid() != 0:
-        argv, home = [*limits, *git, str(target)], pwd.getpwuid(os.geteuid()).pw_dir
+        argv, home = [*limits, *git, str(target)], home_of(os.geteuid())
     else:
         os.chown(target, CLONER_USER_ID, CLONER_USER_ID)
         argv, home = [*_lowered(target), *limits, *git, _PLACE], "/nonexistent"

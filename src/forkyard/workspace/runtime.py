@@ -17,6 +17,7 @@ from forkyard.model.execution import ExecResult, ExecSpec
 from forkyard.model.ids import ExecId, LayerId, WorkspaceId, new_exec_id, new_workspace_id
 from forkyard.model.workspace import Environment, Limits, NetworkPolicy
 from forkyard.shim import cgroups
+from forkyard.shim.ids import IDS
 from forkyard.shim.network import SEARCH_PATH
 from forkyard.shim.protocol import Message
 from forkyard.workspace.drivers.oci import configuration_digest, sandbox_document
@@ -26,6 +27,11 @@ RUNTIMES = ("crun", "runc")
 _PROBE_SECONDS = 20.0
 _PROBE_LAYER = LayerId("lay_000000000000")
 _PROBE_LIMITS = Limits(memory_bytes=256 * 1024**2, processes=64, cpu_millicores=1000)
+_STORAGE = (
+    "rootless: overlay, one range of sub-ids for all workspaces"
+    if IDS.is_rootless
+    else "root: idmapped overlay, one private id range per workspace"
+)
 _LOOK = "cat /proc/self/status; echo uid: $(id -u); cat /proc/self/uid_map"
 EXPECTED = {
     "NoNewPrivs": "1",
@@ -108,7 +114,7 @@ class RuntimeProbe:
             self._chosen = Runtime(name=name, path=path, version=version)
             return Isolation(
                 runtime=f"{name} {version}",
-                storage_mode="root: idmapped overlay, one private id range per workspace",
+                storage_mode=_STORAGE,
                 protections=_protections(),
                 notes=tuple(problems),
                 digest=digest,
@@ -180,7 +186,12 @@ def _protections() -> dict[str, str]:
         )
     }
     return {
-        "user namespace": "a private range of 65536 ids per workspace",
+        "user namespace": "one range of sub-ids for all workspaces, none of them yours"
+        if IDS.is_rootless
+        else "a private range of 65536 ids per workspace",
+        "between workspaces": "namespaces alone"
+        if IDS.is_rootless
+        else "namespaces and private id ranges",
         "capabilities": "none, in all five sets",
         "new privileges": "forbidden",
         "system calls": "allowlist, three stacked filters",

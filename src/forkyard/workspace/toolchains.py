@@ -9,7 +9,6 @@ secrets.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.model.workspace import ReadOnlyMount
+from forkyard.workspace.owners import home_of
 
 SECRET_NAMES = frozenset(
     {
@@ -79,7 +79,7 @@ def find_toolchains(repository: str, *, home: str | None = None) -> Toolchains:
         Mounts with the reason for each; nothing is changed anywhere.
     """
     root = Path(repository)
-    owner = Path(home or pwd.getpwuid(root.stat().st_uid).pw_dir)
+    owner = Path(home or home_of(root.stat().st_uid))
     mounts: dict[str, ReadOnlyMount] = {}
     path: list[str] = []
     notes: list[str] = []

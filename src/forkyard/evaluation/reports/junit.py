@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from forkyard.model.verdict import TestOutcome
+from forkyard.shim.ids import IDS
 
 MAX_BYTES = 64 * 1024**2
 MAX_DEPTH = 64
@@ -29,7 +30,6 @@ _MAX_RAW = 4096
 
 PARSE_SECONDS = 120
 PARSE_MEMORY_BYTES = 2 * 1024**3
-_NOBODY = 65534
 
 _WORST_FIRST = (TestOutcome.FAILED, TestOutcome.SKIPPED, TestOutcome.PASSED)
 _CHUNK = 1024**2
@@ -172,8 +172,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresgid(*[IDS.nobody] * 3)
+        os.setresuid(*[IDS.nobody] * 3)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     answer: dict[str, object]

@@ -17,7 +17,8 @@ from typing import Any
 from forkyard.config import Layout
 from forkyard.model.execution import ExecSpec
 from forkyard.model.workspace import USER_HOME, USER_ID, WORKSPACE_ROOT, NetworkPolicy
-from forkyard.shim.ids import IDS, Extent
+from forkyard.shim.id_maps import Extent
+from forkyard.shim.ids import IDS
 from forkyard.shim.listeners import address_of
 from forkyard.shim.stage import STAGE
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
@@ -54,6 +55,10 @@ without capabilities it is out of the reach of the user that commands run as."""
 
 TMP_BYTES = 1024**3
 """Most that /tmp holds; it also counts against the memory limit."""
+
+_OOM_SCORE = {} if IDS.is_rootless else {"oomScoreAdj": 0}
+"""Commands get 500 (shim/spawner.py): they are the memory limit's victims, not the first process.
+An ordinary user may raise his own score, but not lower it."""
 
 RUNTIME_OPTIONS = {"crun": ("--cgroup-manager=disabled",), "runc": ()}
 _FRESH = ("/tmp/", "/var/tmp/")  # noqa: S108 - paths inside
@@ -202,8 +207,7 @@ def _container(spec: SandboxSpec, map_rows: tuple[Extent, ...], binds: list[Host
             "env": ["PATH=/usr/bin:/bin"],
             "cwd": "/",
             "noNewPrivileges": True,
-            # Commands get 500 (shim/spawner.py): they are the memory limit's victims, not this one.
-            "oomScoreAdj": 0,
+            **_OOM_SCORE,
             "capabilities": {name: [] for name in CAPABILITY_SETS},
             "rlimits": [{"type": "RLIMIT_CORE", "hard": 0, "soft": 0}],
         },
