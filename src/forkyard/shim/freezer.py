@@ -14,6 +14,7 @@ import signal
 import time
 
 from forkyard.shim.cgroups import SandboxGroup
+from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message
 
 PATIENCE_SECONDS = 10.0
@@ -25,7 +26,7 @@ _STOPPED = "TtZX"
 class Freezer:
     """Freezes and thaws all that runs in one sandbox."""
 
-    def __init__(self, group: SandboxGroup, spared: tuple[int, ...]) -> None:
+    def __init__(self, group: SandboxGroup | MarkedProcesses, spared: tuple[int, ...]) -> None:
         """Keep what to freeze, and which processes of ours to spare where there is no cgroup."""
         self._group = group
         self._spared = spared

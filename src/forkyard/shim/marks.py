@@ -74,6 +74,14 @@ class MarkedProcesses:
         finally:
             os.kill(-1, signal.SIGCONT)
 
+    def freeze(self, patience_seconds: float) -> bool:
+        """Say that there is no freezer: `freezer.Freezer` stops all by signal."""
+        del patience_seconds
+        return False
+
+    def thaw(self) -> None:
+        """Do nothing, as `freeze`."""
+
     def remove_exec(self, name: str) -> bool:
         """Forget a command; False while something of it still lives."""
         if self.processes(name):
