@@ -21,6 +21,8 @@ from forkyard.model.workspace import (
     TemplateState,
     WorkspaceState,
 )
+from forkyard.workspace.flattening import MOST_LAYERS
+from integration.test_deep_chains import write_layers
 from station import make_repository, station
 
 pytestmark = pytest.mark.anyio
@@ -30,12 +32,16 @@ import asyncio, sys
 from pathlib import Path
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import RepositorySource
+from integration.test_deep_chains import flat
 from station import station
 
 async def main(home, what, name):
     async with station(Path(home)) as here:
         if what == "snapshot":
             await here.snapshots.create("s", WorkspaceId(name))
+        elif what == "deep":
+            taken = await here.snapshots.create("s", WorkspaceId(name))
+            assert (await flat(here, taken)).flattened
         elif what == "seal":
             await here.snapshots.sealed(here.snapshots.get(name))
         else:
@@ -84,6 +90,37 @@ async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken
         other = await here.workspaces.create(taken.id)
         assert await here.run(other.id, "cat a.txt") == "mine\n"
         assert await here.run(fork, "cat a.txt") == "mine\n"
+
+
+@pytest.mark.parametrize("failpoint", ["S07", "S08", "S09"])
+async def test_a_deep_snapshot_is_whole_when_killed_while_its_layers_are_merged(
+    home: Path, failpoint: str
+) -> None:
+    """It has its old layers or the merged one, never half of it, and nothing else is left."""
+    async with station(home) as here:
+        empty = await here.snapshot_of(None)
+        fork = (await here.workspaces.create(empty.id)).id
+        for number in range(MOST_LAYERS - 2):
+            write_layers(here, fork, number)
+            await here.snapshots.create(f"s{number}", fork)
+        write_layers(here, fork, MOST_LAYERS - 2)
+    die(home, failpoint, "deep", fork)
+    async with station(home) as here:
+        row = here.snapshots.get("s")
+        assert row.state is SnapshotState.READY
+        assert row.flattening is None
+        assert bool(row.flattened) is (failpoint == "S09")
+        state = here.journal.state
+        named = {layer for one in state.snapshots.values() for layer in one.layers}
+        named.update(layer for one in state.workspaces.values() for layer in one.layers)
+        assert {str(layer) for layer in named} >= set(here.left()["layers"])
+        assert set(here.left()["layers"]) >= set(row.layers)
+        other = await here.workspaces.create(row.id)
+        said = await here.run(other.id, "cat newest; ls folder", directory="/workspace")
+        assert said.split() == ["30", *(f"f{number}" for number in range(24, 31) if number != 28)]
+        sequence = here.journal.sequence
+        await here.snapshots.recover()
+        assert here.journal.sequence == sequence
 
 
 @pytest.mark.parametrize("failpoint", ["S05", "S06", "S02"])

@@ -51,12 +51,29 @@ def mount_view(
             kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOEXEC | flags,
         )
         return
-    options = f"lowerdir={':'.join(map(_escape, lowers))},{VIEW_OPTIONS}"
     if upper is None:
         flags |= kernel.MS_RDONLY | kernel.MS_NOEXEC
+        options = VIEW_OPTIONS
     else:
-        options += f",upperdir={_escape(upper)},workdir={_escape(work or '')}"
-    kernel.mount("overlay", target, "overlay", flags, options)
+        options = f"{VIEW_OPTIONS},upperdir={_escape(upper)},workdir={_escape(work or '')}"
+    if all(map(os.path.isabs, lowers)):
+        # The kernel takes a page of options: paths from where we are would soon fill it.
+        folder = os.path.commonpath(lowers)
+        here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.chdir(folder)
+        try:
+            names = [os.path.relpath(one, folder) for one in lowers]
+            _mount_overlay(names, target, flags, options)
+        finally:
+            os.fchdir(here)
+            os.close(here)
+    else:
+        _mount_overlay(lowers, target, flags, options)
+
+
+def _mount_overlay(lowers: Sequence[str], target: str, flags: int, options: str) -> None:
+    names = ":".join(map(_escape, lowers))
+    kernel.mount("overlay", target, "overlay", flags, f"lowerdir={names},{options}")
 
 
 def _escape(path: str) -> str:

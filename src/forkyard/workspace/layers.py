@@ -65,6 +65,10 @@ class Layers:
         for path in (self._layout.layers, self._layout.workspaces, self._layout.trash):
             make_directory(path)
 
+    def path(self, layer: LayerId) -> Path:
+        """Name the place of a layer that is whole."""
+        return self._layout.layer(layer)
+
     def partial(self, layer: LayerId) -> Path:
         """Name the place where a layer is built before it is whole."""
         return self._layout.layers / f"{layer}{PARTIAL_SUFFIX}"

@@ -17,6 +17,7 @@ from forkyard.errors import ConflictError, ForkyardError, NotFoundError, Workspa
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import REPOSITORY, NetworkPolicy, Workspace, WorkspaceState
 from forkyard.store.journal import Journal
+from forkyard.workspace.flattening import shortened
 from forkyard.workspace.interface import Fleet, SandboxSpec
 from forkyard.workspace.layers import Layers
 
@@ -106,7 +107,13 @@ class Sandboxes:
 
     def next_epoch(self, row: Workspace) -> Workspace:
         """Give the row that must be in the journal before `bring_up`."""
-        return replace(row, state=WorkspaceState.STARTING, epoch=row.epoch + 1, trouble=None)
+        return replace(
+            row,
+            state=WorkspaceState.STARTING,
+            epoch=row.epoch + 1,
+            trouble=None,
+            layers=shortened(row.layers, self.journal.state),
+        )
 
     async def bring_up(self, starting: Workspace) -> None:
         """Make the sandbox of a row that says `starting`. The caller holds the lock.

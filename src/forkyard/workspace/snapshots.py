@@ -32,6 +32,7 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change
+from forkyard.workspace.flattening import MOST_LAYERS, Flattening, shortened
 from forkyard.workspace.interface import BaseRecorder
 from forkyard.workspace.layers import users_of
 from forkyard.workspace.lineage import lineage
@@ -60,6 +61,7 @@ class Snapshots:
         self._sealing_locks: dict[SnapshotId, asyncio.Lock] = {}
         self._background = workspaces.background
         self._sizes = Sizes(workspaces.layout)
+        self._flattening = Flattening(workspaces.journal, workspaces.layers)
 
     def get(self, name: str) -> Snapshot:
         """Give a snapshot by name or id.
@@ -153,10 +155,10 @@ class Snapshots:
             raise
 
     async def _take(self, pending: Snapshot, row: Workspace) -> Snapshot:
-        layers = row.layers
+        layers = shortened(row.layers, self._journal.state)
         if not self._layers.upper_is_empty(row.id):
             added = new_layer_id()
-            layers = (added, *row.layers)
+            layers = (added, *layers)
             pending = replace(pending, layers=layers)
             above = replace(row, layers=layers)
             await self._journal.append_all(
@@ -177,7 +179,8 @@ class Snapshots:
 
     async def _take_running(self, pending: Snapshot, row: Workspace) -> Snapshot:
         added = new_layer_id()
-        pending = replace(pending, layers=(added, *row.layers))
+        below = shortened(row.layers, self._journal.state)
+        pending = replace(pending, layers=(added, *below))
         await self._journal.append(pending, f"layer {added}")
         seconds = await copy_running(
             self.workspaces.fleet, self._layers, row, self.workspaces.layout.upper(row.id), added
@@ -190,6 +193,8 @@ class Snapshots:
         await self._layers.sync()
         ready = replace(pending, state=SnapshotState.READY, base=base)
         await self._journal.append(ready, "ready")
+        if len(ready.layers) >= MOST_LAYERS:
+            self._background.spawn(self._flattening.flatten(ready.id))
         return ready
 
     async def _record(self, pending: Snapshot) -> RecordedBase | None:
@@ -341,9 +346,11 @@ class Snapshots:
         }
         snapshots: set[str] = set()
         if row.layers:
-            users = users_of(row.layers[0], state)
-            workspaces.update(users.workspaces)
-            for other in users.snapshots:
+            # since its layers were merged, those who have the old ones stand on it as before
+            tops = (row.layers[0], *row.flattened[:1])
+            users = [users_of(top, state) for top in tops]
+            workspaces.update(name for one in users for name in one.workspaces)
+            for other in {name for one in users for name in one.snapshots}:
                 # one with the very same layers holds them as well as this one does
                 if other not in family and state.snapshots[other].layers != row.layers:
                     snapshots.add(state.snapshots[other].name)
@@ -361,6 +368,7 @@ class Snapshots:
             if row.sealed_of is None and row.workspace is not None:
                 await self._give_back(row, row.workspace)
             await self.fail(row.id, "interrupted: the server ended while it was being taken")
+        await self._flattening.recover()
         for workspace in list(self._journal.state.workspaces.values()):
             # those in which histories are sealed
             if workspace.owner is not None and workspace.owner in self._journal.state.snapshots:

@@ -23,8 +23,8 @@ from forkyard.workspace.tree_copy import copy_content
 
 _FICLONE = 0x4004_9409
 _SMALL_BYTES = 128 * 1024
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_DEEPEST = 1800
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DEEPEST = 1800
 """Of folders; the kernel's longest path allows for about this many."""
 _NO_SHARING = frozenset({errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS})
 
@@ -48,17 +48,13 @@ class Copier:
 
     def folder(self, source: int, target: int, path: str, depth: int) -> None:
         """Copy what a folder holds, then give the copy the folder's own facts."""
-        if depth > _DEEPEST:
-            raise CannotCopy(f"{path[:80]}... is nested more than {_DEEPEST} folders deep")
+        if depth > DEEPEST:
+            raise CannotCopy(f"{path[:80]}... is nested more than {DEEPEST} folders deep")
         with os.scandir(source) as entries:
             found = list(entries)
         for entry in found:
             self.entry(source, target, entry, f"{path}{entry.name}", depth)
-        facts = os.fstat(source)
-        _copy_attributes(source, target)
-        os.fchown(target, facts.st_uid, facts.st_gid)
-        os.fchmod(target, stat.S_IMODE(facts.st_mode))
-        os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        copy_facts(source, target)
 
     def entry(
         self, source: int, target: int, entry: os.DirEntry[str], path: str, depth: int
@@ -98,7 +94,7 @@ class Copier:
     def subfolder(self, source: int, target: int, name: str, path: str, depth: int) -> None:
         """Copy one folder inside another."""
         os.mkdir(name, 0o700, dir_fd=target)
-        below, into = os.open(name, _FOLDER, dir_fd=source), os.open(name, _FOLDER, dir_fd=target)
+        below, into = os.open(name, FOLDER, dir_fd=source), os.open(name, FOLDER, dir_fd=target)
         try:
             self.folder(below, into, f"{path}/", depth + 1)
         finally:
@@ -114,10 +110,7 @@ class Copier:
                               dir_fd=target)  # fmt: skip
             try:
                 self.content(reading, writing, facts)
-                _copy_attributes(reading, writing)
-                os.fchown(writing, facts.st_uid, facts.st_gid)
-                os.fchmod(writing, stat.S_IMODE(facts.st_mode))
-                os.utime(writing, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+                copy_facts(reading, writing)
             finally:
                 os.close(writing)
         finally:
@@ -144,19 +137,25 @@ class Copier:
             copy_content(reading, writing, facts.st_size)
 
 
-def _copy_attributes(source: int, target: int) -> None:
+def copy_facts(source: int, target: int, *, without: str = "") -> None:
+    """Give a file or folder another one's attributes (but one), owner, mode and times."""
+    facts = os.fstat(source)
     for name in os.listxattr(source):
-        os.setxattr(target, name, os.getxattr(source, name))
+        if name != without:
+            os.setxattr(target, name, os.getxattr(source, name))
+    os.fchown(target, facts.st_uid, facts.st_gid)
+    os.fchmod(target, stat.S_IMODE(facts.st_mode))
+    os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
 def main() -> None:
     """Do what standard input asks for and report."""
-    sys.setrecursionlimit(4 * _DEEPEST)
+    sys.setrecursionlimit(4 * DEEPEST)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asked = json.load(sys.stdin)
     report: dict[str, object] = {"error": None, "full": False}
-    source, target = os.open(asked["source"], _FOLDER), os.open(asked["target"], _FOLDER)
+    source, target = os.open(asked["source"], FOLDER), os.open(asked["target"], FOLDER)
     copier = Copier(top=target)
     try:
         copier.folder(source, target, "", 0)
