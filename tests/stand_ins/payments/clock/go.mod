@@ -1,0 +1,3 @@
+module acme-corp.example/clock
+
+go 1.19
