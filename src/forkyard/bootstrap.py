@@ -30,6 +30,7 @@ from forkyard.config import (
 )
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.coordinator.garbage import Garbage, Removed
+from forkyard.coordinator.own_access import OwnAccess
 from forkyard.errors import ForkyardError, NotFoundError, StoreError
 from forkyard.evaluation.evaluator import Evaluator
 from forkyard.evaluation.ranking import rank
@@ -49,7 +50,7 @@ from forkyard.server.endpoint import listen
 from forkyard.server.secrets import SecretKeeper
 from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
-from forkyard.server.sessions import Sessions
+from forkyard.server.sessions import Sessions, is_a_persons
 from forkyard.server.submission import Submission
 from forkyard.shim.id_maps import own_map
 from forkyard.shim.ids import IDS
@@ -194,12 +195,13 @@ async def assemble(
         clock=clock,
         masker=masker,
     )
+    access = ModelAccess(settings=settings, secrets=lambda: {one.name for one in kept.list()})
     submission = Submission(
         journal=journal,
         templates=templates,
         blobs=blobs,
         queue=coordinator,
-        access=ModelAccess(settings=settings, secrets=lambda: {one.name for one in kept.list()}),
+        access=access,
     )
     await workspaces.recover()
     await snapshots.recover()
@@ -208,6 +210,9 @@ async def assemble(
     await gateway.start()
     await coordinator.start()
     sessions = Sessions(journal=journal, workspaces=workspaces, clock=clock)
+    own_access = OwnAccess(
+        journal=journal, gateway=gateway, usage=coordinator.usage, is_a_persons=is_a_persons
+    )
     garbage = Garbage(
         journal=journal,
         layout=layout,
@@ -220,6 +225,7 @@ async def assemble(
     )
     watching = [
         asyncio.create_task(sessions.run(), name="sessions"),
+        asyncio.create_task(own_access.run(), name="own access"),
         asyncio.create_task(garbage.run(), name="garbage"),
         asyncio.create_task(_tend(Reserve(layout.reserve)), name="reserve"),
     ]
@@ -242,6 +248,7 @@ async def assemble(
             ),
             maintenance=_Maintenance(garbage=garbage),
             sessions=sessions,
+            access=access,
             agents=agents,
             secrets=secrets,
             masker=masker,

@@ -36,7 +36,10 @@ def workspace() -> None:
 @click.option("--template", help="Fork the snapshot of this template's newest build.")
 @click.option("--name", "display_name", default="", help="A name for people.")
 @click.option(
-    "--network", type=click.Choice(["none", "open"]), default="none", help="What it can reach."
+    "--network",
+    type=click.Choice(["none", "gateway", "open"]),
+    default="none",
+    help="What it can reach; `gateway`: the models, without a key.",
 )
 @json_option
 def create(

@@ -209,6 +209,8 @@ class Workspaces:
         ephemeral: bool = False,
         network: NetworkPolicy | str = NetworkPolicy.NONE,
         limits: LimitsRequest | None = None,
+        budget_tokens: int | None = None,
+        budget_usd: float | None = None,
         start: bool = False,
     ) -> Workspace:
         """Fork a workspace; by default nothing runs in it until the first command.
@@ -218,8 +220,11 @@ class Workspaces:
             template: the snapshot of this template's newest build.
             display_name: For people.
             ephemeral: Deleted when this client goes, however it goes.
-            network: `none` (default) or `open`.
+            network: `none` (default), `open`, or `gateway`: the models, under their providers'
+                names, without a key.
             limits: What differs from the snapshot's.
+            budget_tokens: With network `gateway`: most that it may spend in all.
+            budget_usd: The same in US dollars.
             start: Bring its sandbox up at once, since a command follows.
 
         Raises:
@@ -241,6 +246,8 @@ class Workspaces:
                 network=NetworkPolicy(network),
                 limits=limits,
                 session=self._session.id if ephemeral else None,
+                budget_tokens=budget_tokens,
+                budget_micro_usd=None if budget_usd is None else round(budget_usd * 1_000_000),
                 start=start,
             ),
         )
@@ -256,6 +263,8 @@ class Workspaces:
         ephemeral: bool = True,
         network: NetworkPolicy | str = NetworkPolicy.NONE,
         limits: LimitsRequest | None = None,
+        budget_tokens: int | None = None,
+        budget_usd: float | None = None,
     ) -> AsyncIterator[Workspace]:
         """Fork a workspace for a ``with`` block; an ephemeral one is deleted in the end.
 
@@ -270,6 +279,8 @@ class Workspaces:
                 ephemeral=ephemeral,
                 network=network,
                 limits=limits,
+                budget_tokens=budget_tokens,
+                budget_usd=budget_usd,
                 start=True,
             )
         )

@@ -78,8 +78,9 @@ def access_problems(
     """
     named = agent.provider or driver_named(agent.driver).api
     if named is None:
-        if not any(_has_key(one, secrets) for one in settings.providers):
-            yield Problem(message=_no_key_at_all(settings), key="provider")
+        missing = no_key(settings, secrets)
+        if missing is not None:
+            yield Problem(message=missing, key="provider")
         found = [one for one in settings.providers if _has_key(one, secrets)]
     else:
         found = [one for one in settings.providers if one.name == named]
@@ -134,7 +135,10 @@ def _allows(provider: Provider, model: str) -> bool:
     )
 
 
-def _no_key_at_all(settings: GatewaySettings) -> str:
+def no_key(settings: GatewaySettings, secrets: Collection[str]) -> str | None:
+    """Say what to do where no provider has its key; None: one has, or needs none."""
+    if any(_has_key(one, secrets) for one in settings.providers):
+        return None
     first = next((one.secret for one in settings.providers if one.secret is not None), None)
     if first is None:
         return "no provider is configured; add one to gateway.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from forkyard.model.budget import Budget
 from forkyard.model.ids import LayerId, SnapshotId, TemplateId, WorkspaceId
 
 WORKSPACE_ROOT = "/workspace"
@@ -322,6 +323,8 @@ class Workspace:
     """It is stopped when nothing ran in it for so long."""
     expires_at: str | None = None
     """It is deleted then."""
+    budget: Budget = Budget()
+    """With network `gateway`, and no attempt: what it may spend in all."""
 
 
 class SpareState(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkyard.agents.registry import driver_named
-from forkyard.coordinator.access import access_problems, is_let_in
+from forkyard.coordinator.access import access_problems, is_let_in, no_key
 from forkyard.errors import ConfigError, Problem
 from forkyard.gateway.prices import PriceTable
 from forkyard.model.provider import GatewaySettings, Provider
@@ -44,6 +44,17 @@ class ModelAccess:
     settings: Callable[[], GatewaySettings]
     secrets: Callable[[], Collection[str]]
     """Names of those that are set."""
+
+    async def refuse_without_keys(self) -> None:
+        """Refuse to let anybody in at a gateway that has no key to any model.
+
+        Raises:
+            ConfigError: No provider has its key, or the settings cannot be read.
+        """
+        settings = await asyncio.to_thread(self.settings)
+        problem = no_key(settings, self.secrets())
+        if problem is not None:
+            raise ConfigError(f"cannot let a workspace in at the gateway: {problem}")
 
     async def problems(self, request: RunRequest) -> list[Problem]:
         """List everything that keeps an agent from its model.

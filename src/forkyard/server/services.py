@@ -18,6 +18,7 @@ from forkyard.config import Layout
 from forkyard.coordinator.garbage import Removed
 from forkyard.gateway.interface import RunStatus
 from forkyard.model.application import Application
+from forkyard.model.budget import Budget
 from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
 from forkyard.model.ids import (
@@ -58,6 +59,7 @@ class WorkspaceService(Protocol):
         limits: Limits | None = None,
         owner: str | None = None,
         start: bool = False,
+        budget: Budget = Budget(),
     ) -> Workspace:
         """Fork a stopped workspace from a ready snapshot."""
         ...
@@ -249,6 +251,14 @@ class MaintenanceService(Protocol):
         ...
 
 
+class AccessService(Protocol):
+    """Knows what the gateway has keys for."""
+
+    async def refuse_without_keys(self) -> None:
+        """Refuse to let anybody in where no provider has its key."""
+        ...
+
+
 class SessionService(Protocol):
     """Knows which clients are there."""
 
@@ -280,6 +290,7 @@ class Services:
     candidates: CandidateService
     maintenance: MaintenanceService
     sessions: SessionService
+    access: AccessService
     agents: AgentService
     secrets: SecretService
     masker: Masker

@@ -8,9 +8,11 @@ import posixpath
 from starlette.responses import StreamingResponse
 
 from forkyard.errors import ConflictError
+from forkyard.model.budget import Budget
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import (
     Limits,
+    NetworkPolicy,
     Snapshot,
     SnapshotState,
     Template,
@@ -252,6 +254,8 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
     body = call.asked(WorkspaceRequest)
     services = call.services
     snapshot = origin(services, body)
+    if body.network is NetworkPolicy.GATEWAY:
+        await services.access.refuse_without_keys()
     workspace = await services.workspaces.create(
         snapshot.id,
         display_name=body.display_name,
@@ -260,6 +264,7 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
         owner=owner_of(body.session) if body.ephemeral and body.session else None,
         limits=merged_limits(body.limits, snapshot.limits),
         start=body.start,
+        budget=Budget(tokens=body.budget_tokens, micro_usd=body.budget_micro_usd),
     )
     return WorkspaceInfo.model_validate(workspace)
 

@@ -149,7 +149,7 @@ def _name_of(by: str, row: UsageRow, state: State) -> str:
     run, attempt = state.runs.get(row.run), state.attempts.get(row.attempt)
     match by:
         case "run":
-            return "" if run is None else run.name
+            return row.agent if run is None else run.name
         case "attempt":
             return row.agent if attempt is None else f"{row.agent}#{attempt.number}"
         case _:

@@ -21,6 +21,7 @@ from pydantic import (
 from forkyard.model.ids import is_id
 from forkyard.model.workspace import NetworkPolicy
 from forkyard.wire.errors import printable
+from forkyard.wire.units import MOST_MICRO_USD, MOST_TOKENS
 
 API_VERSION = 1
 
@@ -188,13 +189,18 @@ class WorkspaceRequest(RequestModel):
     """With ephemeral: the client session whose end deletes it."""
     start: bool = False
     """Whether a sandbox is brought up at once, since a command follows."""
+    budget_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
+    """With network `gateway`: most that it may spend in all."""
+    budget_micro_usd: Annotated[int, Field(gt=0, le=MOST_MICRO_USD)] | None = None
+    """The same in millionths of a US dollar."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> WorkspaceRequest:
         if (self.snapshot is None) == (self.template is None):
             raise ValueError("needs exactly one of snapshot and template")
-        if self.network is NetworkPolicy.GATEWAY:
-            raise ValueError("network gateway is for attempts, whose spending is known; use none")
+        is_limited = self.budget_tokens is not None or self.budget_micro_usd is not None
+        if is_limited and self.network is not NetworkPolicy.GATEWAY:
+            raise ValueError("a budget needs network gateway: without, nothing is spent")
         return self
 
 

@@ -16,6 +16,7 @@ from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
 from forkyard.config import Layout
 from forkyard.errors import ConflictError, ForkyardError, NotFoundError
+from forkyard.model.budget import Budget
 from forkyard.model.execution import Exec, ExecSpec
 from forkyard.model.ids import (
     ExecId,
@@ -134,6 +135,7 @@ class Workspaces:
         workspace_id: WorkspaceId | None = None,
         start: bool = False,
         mounts: Sequence[ReadOnlyMount] = (),
+        budget: Budget = Budget(),
     ) -> Workspace:
         """Fork a workspace from a ready snapshot.
 
@@ -148,6 +150,7 @@ class Workspaces:
             start: Whether its sandbox is brought up at once, while the caller goes on; without,
                 that is left to the first command.
             mounts: Shown inside beside those of the snapshot.
+            budget: What a person's own may spend at the gateway.
 
         Raises:
             NotFoundError: No such snapshot.
@@ -187,6 +190,7 @@ class Workspaces:
             owner=owner,
             workspace_id=workspace_id,
             start=start,
+            budget=budget,
         )
         if self.journal.state.snapshots[snapshot].state is not SnapshotState.READY:
             # deleted between the look above and our row; from the row on it would be refused
@@ -205,6 +209,7 @@ class Workspaces:
         workspace_id: WorkspaceId | None = None,
         beside: Sequence[Change] = (),
         start: bool = False,
+        budget: Budget = Budget(),
     ) -> Workspace:
         """Make a workspace on given layers, its row in one transaction with other changes.
 
@@ -222,6 +227,7 @@ class Workspaces:
             ephemeral=ephemeral,
             network=network,
             owner=owner,
+            budget=budget,
         )
         spare = self._spares.take(Kind.of(row)) if start and workspace_id is None else None
         if spare is not None:
