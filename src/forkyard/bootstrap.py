@@ -47,6 +47,7 @@ from forkyard.server.building import TemplateBuilds
 from forkyard.server.candidates import SCRATCH_PREFIX, Candidates
 from forkyard.server.collecting import AttemptCollector
 from forkyard.server.endpoint import listen
+from forkyard.server.presence import Presence
 from forkyard.server.secrets import SecretKeeper
 from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
@@ -209,6 +210,7 @@ async def assemble(
     await applications.recover()
     await gateway.start()
     await coordinator.start()
+    presence = Presence()
     sessions = Sessions(journal=journal, workspaces=workspaces, clock=clock)
     own_access = OwnAccess(
         journal=journal, gateway=gateway, usage=coordinator.usage, is_a_persons=is_a_persons
@@ -251,6 +253,7 @@ async def assemble(
             access=access,
             agents=agents,
             secrets=secrets,
+            presence=presence,
             masker=masker,
             started_at=clock.now(),
             stopping=stopping,

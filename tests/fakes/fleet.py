@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
 from forkyard.model.execution import ExecResult, ExecSpec, StopReason
 from forkyard.model.ids import ExecId, WorkspaceId
-from forkyard.workspace.interface import Isolation, RunningSandbox, SandboxSpec
+from forkyard.workspace.interface import Isolation, Line, RunningSandbox, SandboxSpec
 
 
 @dataclass(slots=True)
@@ -162,6 +163,14 @@ class FakeFleet:
         sandbox = self._sandboxes.get(workspace)
         known = self.frozen.pop(workspace, None)
         return None if known is None or sandbox is None or sandbox.epoch != epoch else 0.25
+
+    async def attach(self, workspace: WorkspaceId, exec_id: ExecId, *, epoch: int) -> Line | None:
+        """Have nobody to attach to."""
+        return None
+
+    async def connect(self, workspace: WorkspaceId, port: int, *, epoch: int) -> socket.socket:
+        """Have nobody listening."""
+        raise WorkspaceError(f"cannot connect to port {port} in {workspace}: connection refused")
 
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
         """End a sandbox of that epoch and its commands."""

@@ -6,6 +6,7 @@ agent's output could move the cursor, change the title or paste into a shell: it
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -154,6 +155,30 @@ def bytes_out(content: bytes, stream: BinaryIO | None = None) -> None:
         )
     target.write(content)
     target.flush()
+
+
+class Out:
+    """Where a command's output goes as it comes: as `bytes_out` does, whole lines on a terminal."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        """Write to a stream."""
+        self._target = target
+        self._is_terminal = target.isatty()
+        self._waiting = b""
+
+    async def write(self, chunk: bytes) -> None:
+        """Write a piece; a reader that is slow keeps nothing else waiting."""
+        if not self._is_terminal:
+            await asyncio.to_thread(bytes_out, chunk, self._target)
+            return
+        lines, newline, self._waiting = (self._waiting + chunk).rpartition(b"\n")
+        bytes_out(lines + newline, self._target)
+
+    def finish(self) -> None:
+        """Write a last line that has no end."""
+        if self._waiting:
+            bytes_out(self._waiting, self._target)
+            self._waiting = b""
 
 
 async def stream_out(chunks: AsyncIterator[bytes], stream: BinaryIO | None = None) -> None:

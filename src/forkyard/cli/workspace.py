@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from forkyard.cli import live
 from forkyard.cli.calls import json_option, talk
+from forkyard.cli.completion import complete
 from forkyard.cli.output import as_json as write_json
-from forkyard.cli.output import bytes_out, clean, progress, say, short, stream_out, table
-from forkyard.errors import ConfigError, Problem, WorkspaceError
-from forkyard.wire.units import parse_duration
+from forkyard.cli.output import clean, progress, say, short, stream_out, table
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
-    from forkyard.client.results import ExecOutcome
     from forkyard.wire.schema import WorkspaceInfo
-
-TIMED_OUT = 124
-NOT_STARTED = 127
 
 
 @click.group()
 def workspace() -> None:
     """Isolated, mutable copies of a snapshot."""
+
+
+for one in (live.exec_, live.shell):
+    workspace.add_command(one)
 
 
 @workspace.command(
@@ -62,130 +61,8 @@ def create(
         say(info.id)
 
 
-class _CommandLast(click.Command):
-    """Options may stand before or after the workspace; past them everything is the command's."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take a leading workspace out of the way while options are read."""
-        if not args or args[0].startswith("-"):
-            return super().parse_args(ctx, args)
-        first, *others = args
-        rest = super().parse_args(ctx, others)
-        ctx.params["argv"] = (first, *ctx.params.get("argv", ()))
-        return rest
-
-
-@workspace.command(
-    "exec",
-    cls=_CommandLast,
-    context_settings={"allow_interspersed_args": False},
-    epilog="\b\nExamples:\n  forkyard workspace exec ws_77aa pytest -q\n"
-    "  forkyard workspace exec ws_77aa --timeout 10m -c 'make && make test'",
-)
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="W [COMMAND...]")
-@click.option("-c", "--command", help="A shell command instead of a program with arguments.")
-@click.option("-w", "--directory", metavar="FOLDER", help="Default: the repository.")
-@click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
-@click.option("--timeout", metavar="DURATION", help="Such as 45m.")
-@json_option
-def exec_(
-    argv: tuple[str, ...],
-    command: str | None,
-    directory: str | None,
-    variables: tuple[str, ...],
-    timeout: str | None,
-    *,
-    as_json: bool,
-) -> int:
-    """Run one command in a workspace and exit with its status (124: it ran out of time)."""
-    if not argv:
-        raise click.UsageError("name a workspace")
-    workspace_id, *words = argv
-    if words and words[0] == "--":
-        words = words[1:]
-    if (command is None) == (not words):
-        raise click.UsageError("give either a command with its arguments, or -c")
-    environment = _variables(variables)
-    limit = _duration(timeout)
-
-    async def conversation(client: Client) -> ExecOutcome:
-        found = await client.workspaces.get(workspace_id)
-        return await found.exec(
-            command if command is not None else words,
-            working_directory=directory,
-            variables=environment,
-            timeout_seconds=limit,
-        )
-
-    outcome = talk(conversation)
-    if as_json:
-        write_json(_plain(outcome))
-    else:
-        bytes_out(outcome.stdout)
-        bytes_out(outcome.stderr, sys.stderr.buffer)
-    return _status(outcome)
-
-
-def _plain(outcome: ExecOutcome) -> dict[str, object]:
-    return {
-        "id": outcome.id,
-        "stop_reason": outcome.stop_reason,
-        "exit_code": outcome.exit_code,
-        "elapsed_seconds": outcome.elapsed_seconds,
-        "stdout": outcome.stdout.decode("utf-8", "backslashreplace"),
-        "stderr": outcome.stderr.decode("utf-8", "backslashreplace"),
-        "stdout_base64": base64.b64encode(outcome.stdout).decode(),
-        "stderr_base64": base64.b64encode(outcome.stderr).decode(),
-        "truncated": outcome.truncated,
-        "detail": outcome.detail,
-    }
-
-
-def _status(outcome: ExecOutcome) -> int:
-    if outcome.truncated:
-        progress("Output past the workspace's limit was dropped.")
-    if outcome.stop_reason == "exited":
-        return outcome.exit_code or 0
-    progress(
-        f"Not finished: {outcome.stop_reason}" + (f", {outcome.detail}" * bool(outcome.detail))
-    )
-    match outcome.stop_reason:
-        case "timed-out":
-            return TIMED_OUT
-        case "could-not-start":
-            return NOT_STARTED
-        case "interrupted":
-            return WorkspaceError.exit_code
-        case _:
-            return outcome.exit_code or 1
-
-
-def _variables(entries: tuple[str, ...]) -> dict[str, str]:
-    wrong = [one for one in entries if "=" not in one or one.startswith("=")]
-    if wrong:
-        raise ConfigError(
-            f"cannot read -e {wrong[0]!r}: it is not NAME=VALUE",
-            problems=tuple(
-                Problem(key="-e", message=f"{one!r} is not NAME=VALUE") for one in wrong
-            ),
-        )
-    return dict(one.split("=", 1) for one in entries)
-
-
-def _duration(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"cannot read --timeout: {error}",
-            problems=(Problem(key="--timeout", message=str(error)),),
-        ) from error
-
-
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace start ws_77aa")
-@click.argument("workspace_id", metavar="W")
+@click.argument("workspace_id", metavar="W", shell_complete=complete)
 @json_option
 def start(workspace_id: str, *, as_json: bool) -> None:
     """Run a workspace's sandbox; a command starts it by itself."""
@@ -193,7 +70,7 @@ def start(workspace_id: str, *, as_json: bool) -> None:
 
 
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace stop ws_77aa")
-@click.argument("workspace_id", metavar="W")
+@click.argument("workspace_id", metavar="W", shell_complete=complete)
 @json_option
 def stop(workspace_id: str, *, as_json: bool) -> None:
     """End a workspace's sandbox and every process in it; its files stay."""
@@ -214,7 +91,7 @@ def _change(workspace_id: str, verb: str, *, as_json: bool) -> None:
 
 
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace delete ws_77aa")
-@click.argument("workspace_id", metavar="W")
+@click.argument("workspace_id", metavar="W", shell_complete=complete)
 @json_option
 def delete(workspace_id: str, *, as_json: bool) -> None:
     """Remove a workspace and everything in it from this machine."""
@@ -259,7 +136,7 @@ def list_(*, everything: bool, as_json: bool) -> None:
 
 
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace show ws_77aa")
-@click.argument("workspace_id", metavar="W")
+@click.argument("workspace_id", metavar="W", shell_complete=complete)
 @json_option
 def show(workspace_id: str, *, as_json: bool) -> None:
     """Show one workspace."""
@@ -287,7 +164,7 @@ def show(workspace_id: str, *, as_json: bool) -> None:
 
 
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace logs ws_77aa")
-@click.argument("workspace_id", metavar="W")
+@click.argument("workspace_id", metavar="W", shell_complete=complete)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the newest command is over.")
 @json_option
 def logs(workspace_id: str, *, follow: bool, as_json: bool) -> None:

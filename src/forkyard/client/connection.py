@@ -13,7 +13,14 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from forkyard.client.http import Http, LostError, NotReachedError, StreamedAnswer, target_of
+from forkyard.client.http import (
+    DuplexAnswer,
+    Http,
+    LostError,
+    NotReachedError,
+    StreamedAnswer,
+    target_of,
+)
 from forkyard.errors import InternalError, StoreError
 from forkyard.wire.errors import from_wire
 
@@ -160,6 +167,21 @@ class Connection:
             LostError: The server went away; the caller knows how to go on.
         """
         async with self._http.stream(target_of(path, query)) as answer:
+            if not answer.is_success:
+                raise from_wire(await answer.read(), status=answer.status)
+            yield answer
+
+    @asynccontextmanager
+    async def duplex(
+        self, path: str, query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[DuplexAnswer]:
+        """Open a request and its answer that stream at the same time.
+
+        Raises:
+            ForkyardError: Whatever the server raised.
+            LostError: The server went away; what was under way goes on without us.
+        """
+        async with self._http.duplex(target_of(path, query)) as answer:
             if not answer.is_success:
                 raise from_wire(await answer.read(), status=answer.status)
             yield answer

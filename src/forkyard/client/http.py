@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import select
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +106,31 @@ class StreamedAnswer:
 
 
 @dataclass(slots=True)
+class DuplexAnswer(StreamedAnswer):
+    """An answer that is read while the request is still being written."""
+
+    writer: asyncio.StreamWriter
+
+    async def write(self, content: bytes) -> None:
+        """Send a piece of the request; waits while the server takes no more.
+
+        Raises:
+            LostError: The server went away.
+        """
+        if not content:
+            return
+        with _lost_otherwise():
+            self.writer.writelines((b"%x\r\n" % len(content), content, b"\r\n"))
+            await self.writer.drain()
+
+    async def end(self) -> None:
+        """Say that the request is whole."""
+        with _lost_otherwise():
+            self.writer.write(b"0\r\n\r\n")
+            await self.writer.drain()
+
+
+@dataclass(slots=True)
 class Http:
     """A pool of connections to one socket, whose path may be of any length."""
 
@@ -136,6 +161,22 @@ class Http:
         """Ask for something that is read piece by piece; raises as `request`."""
         async with self._exchange("GET", target, None, None) as (wire, head):
             yield StreamedAnswer(head.status, _body(wire, head))
+
+    @asynccontextmanager
+    async def duplex(self, target: str) -> AsyncIterator[DuplexAnswer]:
+        """Ask for something whose request and answer stream at the same time.
+
+        On a connection of its own, which is dropped in the end. Raises as `request`.
+        """
+        wire = await self._opened()
+        try:
+            lines = [f"POST {target} HTTP/1.1", "host: forkyard", "transfer-encoding: chunked"]
+            with _lost_otherwise():
+                wire.writer.write("\r\n".join([*lines, "", ""]).encode("ascii"))
+                head = _read_head(await wire.reader.readuntil(b"\r\n\r\n"))
+            yield DuplexAnswer(head.status, _guarded(_body(wire, head)), wire.writer)
+        finally:
+            _drop(wire)
 
     def close(self) -> None:
         """Drop every idle connection; the next request opens another."""
@@ -171,6 +212,9 @@ class Http:
             if wire.is_usable(now):
                 return wire
             _drop(wire)
+        return await self._opened()
+
+    async def _opened(self) -> _Wire:
         try:
             if self._directory < 0:
                 # A unix socket's address is 107 bytes at most; through a descriptor of its
@@ -260,6 +304,25 @@ async def _body(wire: _Wire, head: _Head) -> AsyncIterator[bytes]:
         await reader.readexactly(2)
         if size == 0:
             return
+
+
+@contextlib.contextmanager
+def _lost_otherwise() -> Iterator[None]:
+    """Say of whatever goes wrong with the connection that the server is lost."""
+    try:
+        yield
+    except (OSError, EOFError, asyncio.LimitOverrunError, _MalformedError) as error:
+        raise LostError(str(error) or type(error).__name__) from error
+
+
+async def _guarded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        with _lost_otherwise():
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+        yield chunk
 
 
 def _drop(wire: _Wire) -> None:

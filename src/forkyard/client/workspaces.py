@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from forkyard.client.connection import Connection
+from forkyard.client.live import LiveExec, opened, outcome_of
 from forkyard.client.resources import part
 from forkyard.client.results import ExecOutcome, Patch
 from forkyard.client.session import Session
@@ -56,6 +57,8 @@ class Workspace:
         timeout_seconds: float | None = None,
         keep_background: bool = True,
         exec_id: str | None = None,
+        input: bytes | AsyncIterable[bytes] | None = None,  # noqa: A002 - what it is called everywhere
+        as_root: bool = False,
     ) -> ExecOutcome:
         """Run a command to its end; the sandbox is started if it is not running.
 
@@ -69,6 +72,9 @@ class Workspace:
             timeout_seconds: After this, TERM, a grace, KILL to all it started.
             keep_background: Whether what it leaves running goes on.
             exec_id: To attach to a command that was started with it before.
+            input: For its standard input, which ends after it; by default there is none. Such a
+                call is not repeated should the server go away: the command goes on without it.
+            as_root: As root of the workspace; only where its image is its own.
 
         Returns:
             Exit status and output.
@@ -89,7 +95,11 @@ class Workspace:
             variables=dict(variables or {}),
             timeout_seconds=timeout_seconds,
             keep_background=keep_background,
+            as_root=as_root,
+            **({} if input is None else {"has_input": True, "attended": True}),
         )
+        if input is not None:
+            return await self._exec_with_input(request, input)
         try:
             info = await self._connection.ask(
                 "POST",
@@ -101,16 +111,80 @@ class Workspace:
         except asyncio.CancelledError:
             await _bounded(self._kill(request.id))
             raise
-        return ExecOutcome(
-            id=info.id,
-            stop_reason=info.stop_reason or "interrupted",
-            exit_code=info.exit_code,
-            elapsed_seconds=info.elapsed_seconds or 0.0,
-            stdout=await self._output(info, "stdout", info.stdout),
-            stderr=await self._output(info, "stderr", info.stderr),
-            truncated=info.truncated,
-            detail=info.detail,
+        return outcome_of(
+            info,
+            await self._output(info, "stdout", info.stdout),
+            await self._output(info, "stderr", info.stderr),
         )
+
+    async def _exec_with_input(
+        self, request: ExecRequest, source: bytes | AsyncIterable[bytes]
+    ) -> ExecOutcome:
+        parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        async with opened(self._connection, self.id, request) as one:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    feeding = group.create_task(one.feed(source))
+                    async for stream, chunk in one.output():
+                        parts[stream].append(chunk)
+                    feeding.cancel()
+            except asyncio.CancelledError:
+                await _bounded(self._kill(request.id))
+                raise
+            except BaseExceptionGroup as group_error:
+                raise group_error.exceptions[0] from None
+            return await one.outcome(b"".join(parts["stdout"]), b"".join(parts["stderr"]))
+
+    @asynccontextmanager
+    async def attach(
+        self,
+        command: str | Sequence[str] = "",
+        *,
+        exec_id: str | None = None,
+        working_directory: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+        terminal: tuple[int, int] | None = None,
+        has_input: bool = True,
+        as_root: bool = False,
+    ) -> AsyncIterator[LiveExec]:
+        """Run a command and be attached to it: write its input, get its output as it comes.
+
+        Leaving the block leaves the command running; `LiveExec.kill` ends it.
+
+        Args:
+            command: As for `exec`; empty: attach again to the one that `exec_id` names.
+            exec_id: Of the command; by default a fresh one.
+            working_directory: Absolute; by default the repository.
+            variables: Added to the workspace's environment.
+            timeout_seconds: After this, TERM, a grace, KILL to all it started.
+            terminal: Rows and columns of a terminal of its own.
+            has_input: Without, its standard input is empty.
+            as_root: As root of the workspace; only where its image is its own.
+
+        Raises:
+            NotFoundError: The workspace, or the exec to attach to, is gone.
+            WorkspaceError: The sandbox could not run it.
+        """
+        if not command:
+            found = await self._connection.ask("GET", f"/v1/execs/{part(exec_id or '')}", ExecInfo)
+            exec_id, command = found.id, ["attach"]
+        size = None if terminal is None else {"rows": terminal[0], "columns": terminal[1]}
+        request = request_of(
+            ExecRequest,
+            id=exec_id or new_exec_id(),
+            command=command if isinstance(command, str) else None,
+            argv=None if isinstance(command, str) else list(command),
+            working_directory=working_directory,
+            variables=dict(variables or {}),
+            timeout_seconds=timeout_seconds,
+            as_root=as_root,
+            has_input=has_input,
+            attended=True,
+            terminal=size,
+        )
+        async with opened(self._connection, self.id, request) as one:
+            yield one
 
     async def _kill(self, exec_id: str) -> None:
         with contextlib.suppress(ForkyardError):

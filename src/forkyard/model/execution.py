@@ -44,6 +44,8 @@ class ExecSpec:
     """As root of the workspace; only where its image is its own."""
     has_input: bool = False
     """Whether whoever attaches may write to its standard input; else that is /dev/null."""
+    attended: bool = False
+    """Whether somebody is about to attach who wants its output from the first byte on."""
     terminal: tuple[int, int] | None = None
     """Rows and columns of a terminal of its own; output is then one stream."""
 

@@ -50,6 +50,10 @@ async def create_exec(call: Call) -> bytes:
         timeout_seconds=body.timeout_seconds,
         exec_id=ExecId(body.id),
         keep_background=body.keep_background,
+        as_root=body.as_root,
+        has_input=body.has_input,
+        attended=body.attended,
+        terminal=None if body.terminal is None else (body.terminal.rows, body.terminal.columns),
     )
     return exec_bytes(services, row)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forkyard.server import about, agents, applications, execs, runs, secrets, spaces
+from forkyard.server import about, agents, applications, execs, live, runs, secrets, spaces
 from forkyard.server.table import Route
 from forkyard.wire.results import (
     ApplicationInfo,
@@ -140,6 +140,10 @@ ROUTES: tuple[Route, ...] = (
     _row("GET", "/v1/execs/{id}/output", "What it printed", execs.exec_output, BYTES,
          query=_STREAM),
     _row("POST", "/v1/execs/{id}/kill", "End it", execs.kill_exec, ExecInfo),
+    _row("POST", "/v1/execs/{id}/attach", "Give it input and get its output, as frames both ways",
+         live.attach, BYTES),
+    _row("POST", "/v1/workspaces/{id}/connect", "Be connected to a port inside, byte for byte",
+         live.connect, BYTES, query={"port": "Of its own loopback."}),
     # runs
     _row("POST", "/v1/runs", "Submit a run", runs.submit_run, RunInfo, SubmitRequest, status=201),
     _row("GET", "/v1/runs", "List runs", runs.list_runs, list[RunSummary]),

@@ -7,6 +7,7 @@ cancelled without undoing what was begun: a client that goes away ends its wait,
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +40,11 @@ from forkyard.model.workspace import (
     TemplateSpec,
     Workspace,
 )
+from forkyard.server.presence import Presence
 from forkyard.store.journal import Journal
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.agent_install import InstalledAgent
-from forkyard.workspace.interface import Isolation
+from forkyard.workspace.interface import Isolation, Line
 from forkyard.workspace.sizes import Size
 
 
@@ -86,8 +88,20 @@ class WorkspaceService(Protocol):
         timeout_seconds: float | None,
         exec_id: ExecId | None = None,
         keep_background: bool = True,
+        as_root: bool = False,
+        has_input: bool = False,
+        attended: bool = False,
+        terminal: tuple[int, int] | None = None,
     ) -> Exec:
         """Run a command to its end, or attach to the exec of that id."""
+        ...
+
+    async def attach_exec(self, exec_id: ExecId) -> Line | None:
+        """Attach to an exec that runs, or is about to; None where it is over."""
+        ...
+
+    async def connect(self, workspace: WorkspaceId, port: int) -> socket.socket:
+        """Connect to a port of a running workspace's own loopback."""
         ...
 
     async def wait_exec(self, exec_id: ExecId) -> Exec:
@@ -293,6 +307,7 @@ class Services:
     access: AccessService
     agents: AgentService
     secrets: SecretService
+    presence: Presence
     masker: Masker
     """For whatever a sandbox printed, before anybody sees it."""
     started_at: str

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from forkyard.shim import kernel
 from forkyard.shim.cgroups import SandboxGroup
@@ -38,10 +39,20 @@ class Stream:
         self.seen_bytes = 0
         self.kept_bytes = 0
         self.open = True
+        self.is_watched = False
+        """Whether the event loop looks at its reading end."""
+        self.tap: Callable[[bytes], None] | None = None
+        """Who is attached, and gets all of it."""
 
     def started(self) -> None:
         """The command has its end now."""
         os.close(self.write_end)
+
+    def become_terminal(self, master: int) -> None:
+        """Read from a terminal instead of the pipe."""
+        os.dup2(master, self.read_end, inheritable=False)
+        os.close(master)
+        os.set_blocking(self.read_end, False)
 
     def drain(self, *, once: bool = False) -> bool:
         """Move what is there into the file; False at the end of the stream."""
@@ -50,24 +61,32 @@ class Stream:
                 chunk = os.read(self.read_end, CHUNK_BYTES)
             except BlockingIOError:
                 return True
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                chunk = b""  # a terminal that nobody has open any more
             if not chunk:
                 self.close()
                 return False
             self.seen_bytes += len(chunk)
-            room = chunk[: max(0, self.limit_bytes - self.kept_bytes)]
-            while room:
-                try:
-                    written = os.write(self._file, room)
-                except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                        raise
-                    # A full disk must not hang the command on its pipe: count and drop.
-                    break
-                self.kept_bytes += written
-                room = room[written:]
+            if self.tap is not None:
+                self.tap(chunk)
+            self._keep(chunk[: max(0, self.limit_bytes - self.kept_bytes)])
             if once:
                 return True
         return False
+
+    def _keep(self, room: bytes) -> None:
+        while room:
+            try:
+                written = os.write(self._file, room)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # A full disk must not hang the command on its pipe: count and drop.
+                break
+            self.kept_bytes += written
+            room = room[written:]
 
     def close(self) -> None:
         """Let go of pipe and file. Idempotent."""
@@ -80,6 +99,40 @@ class Stream:
     def truncated(self) -> bool:
         """Whether something was dropped."""
         return self.seen_bytes > self.kept_bytes
+
+
+class Input:
+    """A command's input: what waits for it, and our end of its pipe or terminal."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take the descriptor over."""
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        """-1 once it is closed."""
+        self.waiting = bytearray()
+        self.is_ended = False
+
+    def pour(self) -> bool:
+        """Give the command what it takes; True where it would have to wait for the rest."""
+        while self.waiting and self.descriptor >= 0:
+            try:
+                written = os.write(self.descriptor, memoryview(self.waiting)[:CHUNK_BYTES])
+            except BlockingIOError:
+                return True
+            except OSError:
+                self.close()  # it reads no more: the rest is nobody's
+            else:
+                del self.waiting[:written]
+        if self.is_ended:
+            self.close()
+        return False
+
+    def close(self) -> None:
+        """Let the command read its end. Idempotent."""
+        self.waiting.clear()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class Desk:
@@ -144,15 +197,26 @@ class RunningExec:
         self.result: Message | None = None
         self._is_kept = False
         self.stdout, self.stderr = desk.stdout, desk.stderr
+        terminal = spec.get("terminal")
+        self.is_terminal = terminal is not None
+        self.is_attended: bool = self.is_terminal or spec.get("attended", False)
+        """Whether somebody is on their way who wants its output from the first byte on."""
+        self.input: Input | None = None
         command = Command(
             argv=spec["argv"],
             variables=spec["variables"],
             directory=spec["working_directory"],
             user=spec["user"],
             file_bytes=spec.get("file_bytes"),
+            terminal=terminal,
         )
-        outcome = spawner.spawn(command, (desk.null, self.stdout.write_end, self.stderr.write_end))
-        os.close(desk.null)
+        source = desk.null
+        if spec.get("has_input", False) and not self.is_terminal:
+            os.close(desk.null)
+            source, ours = os.pipe2(os.O_CLOEXEC)
+            self.input = Input(ours)
+        outcome = spawner.spawn(command, (source, self.stdout.write_end, self.stderr.write_end))
+        os.close(source)
         self.stdout.started()
         self.stderr.started()
         self.pid: int | None = None
@@ -160,7 +224,10 @@ class RunningExec:
         if isinstance(outcome, Refusal):
             self._refused(command, outcome)
         else:
-            self.pid, self._group_name = outcome
+            self.pid, self._group_name, master = outcome
+            if master is not None:
+                self.stdout.become_terminal(master)
+                self.input = Input(os.dup(self.stdout.read_end))
 
     def _refused(self, command: Command, refusal: Refusal) -> None:
         words = os.strerror(refusal.number).lower()
@@ -187,6 +254,13 @@ class RunningExec:
         self.kill_at = time.monotonic() + grace_seconds
         if grace_seconds > 0 and self._group_name is not None:
             self._group.signal(self._group_name, signal.SIGTERM)
+
+    def hang_up(self) -> None:
+        """Take its terminal away, as closing a window does: what is in it gets SIGHUP."""
+        if self.is_terminal:
+            if self.input is not None:
+                self.input.close()
+            self.stdout.close()
 
     def exited(self, status: int) -> None:
         """Take the command's wait status."""
@@ -238,6 +312,8 @@ class RunningExec:
         for stream in (self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.drain()
+        if self.input is not None:
+            self.input.close()
         self.result = {
             "id": self.id,
             "stop_reason": self.reason or "exited",

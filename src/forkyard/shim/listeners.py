@@ -43,7 +43,7 @@ def listen_inside(init: int, count: int) -> list[socket.socket]:
             status = 1
             try:
                 kernel.setns(init, kernel.CLONE_NEWNET)
-                _bring_up_loopback()
+                bring_up_loopback()
                 made = [_listen(address_of(index)) for index in range(count)]
                 _send(theirs, b".", made)
                 status = 0
@@ -72,7 +72,8 @@ def _listen(address: str) -> socket.socket:
     return listener
 
 
-def _bring_up_loopback() -> None:
+def bring_up_loopback() -> None:
+    """Bring the loopback device of the namespace up that the caller is in."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sH14x", b"lo", 0)
         answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)

@@ -8,7 +8,6 @@ to the reaper. Servers come and go on its socket; it serves whoever connects.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import selectors
 import signal
@@ -16,9 +15,10 @@ import socket
 import time
 from collections.abc import Callable
 
-from forkyard.shim import protocol
+from forkyard.shim import connect, protocol
+from forkyard.shim.attach import Attachments
 from forkyard.shim.disk import DiskWatch
-from forkyard.shim.execs import Desk, RunningExec, Stream, lost_result
+from forkyard.shim.execs import Desk, RunningExec, lost_result
 from forkyard.shim.freezer import Freezer
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
@@ -47,6 +47,7 @@ class Shim:
         self._sandbox = Sandbox(stage, spec, folder)
         self._freezer = Freezer(self._sandbox.group, (self._sandbox.spawner.pid,))
         self._selector = selectors.DefaultSelector()
+        self._attachments = Attachments(self._selector)
         self._connections: dict[socket.socket, protocol.LineBuffer] = {}
         self._execs: dict[str, RunningExec] = {}
         self._waiting: dict[str, set[socket.socket]] = {}
@@ -195,6 +196,8 @@ class Shim:
                 held = self._freezer.owner is connection
                 seconds = self._thaw() if held else 0.0
                 self._tell(connection, {"op": "thawed", "held": held, "seconds": seconds})
+            case "attach" | "connect":
+                self._hand_on(connection, message)
             case "stop":
                 self._thaw()
                 self._stop(connection)
@@ -220,6 +223,18 @@ class Shim:
                 self._handle(connection, message)
         return seconds
 
+    def _hand_on(self, connection: socket.socket, message: Message) -> None:
+        """Leave a connection to the one thing that it is for from now on."""
+        del self._connections[connection]
+        self._selector.unregister(connection.fileno())
+        if message["op"] == "connect":
+            connect.into(self._sandbox.init_descriptor, message["port"], connection)
+            return
+        with contextlib.suppress(OSError):
+            if self._attachments.attach(connection, self._execs.get(message["exec"])):
+                return
+        connection.close()
+
     def _exec(self, connection: socket.socket, spec: Message) -> None:
         name = spec["id"]
         self._waiting.setdefault(name, set()).add(connection)
@@ -234,9 +249,7 @@ class Shim:
                 self._refuse(connection, name, f"cannot keep its output: {error.strerror}")
                 return
             self._execs[name] = one
-            for stream in (one.stdout, one.stderr):
-                if stream.open:
-                    self._watch(stream.read_end, functools.partial(self._output, stream))
+            self._attachments.begin(one)
         self._settle(self._execs[name])
 
     def _start(self, spec: Message) -> RunningExec:
@@ -270,23 +283,15 @@ class Shim:
         self._waiting.pop(name, None)
         self._tell(connection, {"op": "ended", "exec": name, "result": lost_result(name, detail)})
 
-    def _output(self, stream: Stream) -> None:
-        # One chunk per turn: a flood must not starve time limits and other execs. A stream that
-        # was closed earlier in this turn has left its number to somebody else.
-        if stream.open and not stream.drain(once=True):
-            self._selector.unregister(stream.read_end)
-
     def _settle(self, one: RunningExec) -> None:
         if not one.finish():
             return
+        self._attachments.ended(one)
         for connection in self._waiting.pop(one.id, set()):
             self._tell(connection, {"op": "ended", "exec": one.id, "result": one.result})
         # Who waits is told first: making a file may have to wait for the disk.
         one.keep()
-        for stream in (one.stdout, one.stderr):
-            if not stream.open:
-                with contextlib.suppress(KeyError, ValueError):
-                    self._selector.unregister(stream.read_end)
+        self._attachments.forget_closed(one)
         if self._prepare_at is not None:
             self._prepare_at = time.monotonic()
 
@@ -333,6 +338,8 @@ class Shim:
             times.append(self._disk.next_look)
         if self._prepare_at is not None:
             times.append(self._prepare_at)
+        if (when := self._attachments.next_tick()) is not None:
+            times.append(when)
         if self._is_forsaken:
             times.append(self._alone_since + FORSAKEN_SECONDS)
         handover = self._sandbox.handover
@@ -354,6 +361,7 @@ class Shim:
             if now >= self._freezer.until:
                 self._thaw()
             return
+        self._attachments.tick(now)
         for one in self._running():
             one.tick(now)
             self._settle(one)

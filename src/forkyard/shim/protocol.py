@@ -16,6 +16,13 @@ Server to shim:
     {"op": "thaw"}                     answered with "thawed"
     {"op": "stop"}                     answered with "stopped" when nothing is left
 
+On a connection of its own, which is that one thing's from then on:
+
+    {"op": "attach", "exec": ID}       answered with "attached" or "refused"; then frames
+                                       (shim/attach.py)
+    {"op": "connect", "port": N}       answered with "connected", and a socket inside as
+                                       SCM_RIGHTS, or with "refused"
+
 Shim to server:
 
     {"op": "hello", "workspace": W, "epoch": N, "furnished": BOOL, "execs": [...],
@@ -25,6 +32,9 @@ Shim to server:
     {"op": "thawed", "held": BOOL, "seconds": N}    held: it was frozen for this one until now
     {"op": "ended", "exec": ID, "result": {...}}
     {"op": "stopped"}
+    {"op": "attached"}
+    {"op": "connected"}
+    {"op": "refused", "reason": TEXT}
 
 Shim to gateway, with one listening socket per provider as SCM_RIGHTS:
 

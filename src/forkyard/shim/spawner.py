@@ -27,6 +27,7 @@ from forkyard.shim import kernel
 from forkyard.shim.cgroups import Hierarchies, SandboxGroup
 from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message, receive_rights
+from forkyard.shim.terminal import open_terminal
 
 _NAMESPACES = (
     kernel.CLONE_NEWUSER
@@ -60,6 +61,8 @@ class Command(NamedTuple):
     user: int
     file_bytes: int | None = None
     """RLIMIT_FSIZE, where a disk limit is set."""
+    terminal: Sequence[int] | None = None
+    """Rows and columns of a terminal of its own, in place of the three descriptors."""
 
 
 class Started(NamedTuple):
@@ -69,6 +72,8 @@ class Started(NamedTuple):
     """As the caller's pid namespace numbers it."""
     group: str
     """Its tracking cgroup, which holds whatever it starts."""
+    master: int | None = None
+    """Our end of its terminal, where it has one."""
 
 
 class Refusal(NamedTuple):
@@ -179,13 +184,19 @@ class Spawner:
                 self._group.remove_exec(name)
                 return Refusal("join", answer["errno"])
             self._group.mark(name, answer["pid"])
-            words = b""
+            words, masters = b"", list[int]()
             with contextlib.suppress(ConnectionError):
                 _send(waiting, command._asdict(), streams)
-                while chunk := waiting.recv(64):
+                while True:
+                    chunk, received = receive_rights(waiting, 64)
+                    masters += received
                     words += chunk
+                    if not chunk:
+                        break
         if words == _EXECUTING:
-            return Started(answer["pid"], name)
+            return Started(answer["pid"], name, *masters)
+        for master in masters:
+            os.close(master)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(answer["pid"], 0)
         self._group.remove_exec(name)
@@ -370,7 +381,10 @@ def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
             resource.setrlimit(resource.RLIMIT_FSIZE, (message["file_bytes"],) * 2)
         _become_user(message["user"])
         kernel.keep_capabilities(0)
-        os.write(order, _EXECUTING)
+        if message["terminal"] is None:
+            os.write(order, _EXECUTING)
+        else:
+            _give(channel, open_terminal(*message["terminal"]))
         stage = 1
         os.chdir(message["directory"])
         stage = 2
@@ -379,6 +393,13 @@ def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
         os.write(order, b"%d:%d" % (stage, error.errno or errno.EIO))
     finally:
         os._exit(127)
+
+
+def _give(channel: socket.socket, master: int) -> None:
+    """Hand the shim its end of the terminal; nothing of it is left with the command."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [master]))]
+    channel.sendmsg([_EXECUTING], rights)
+    os.close(master)
 
 
 def _become_user(user: int) -> None:

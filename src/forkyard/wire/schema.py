@@ -220,6 +220,13 @@ class WorkspaceInfo(AnswerModel):
     limits: LimitsInfo | None = None
 
 
+class TerminalSize(RequestModel):
+    """A terminal's size, in cells."""
+
+    rows: Annotated[int, Field(ge=1, le=4096)] = 24
+    columns: Annotated[int, Field(ge=1, le=4096)] = 80
+
+
 class ExecRequest(RequestModel):
     """Run one command; sending the same id again attaches to it and never runs it twice."""
 
@@ -232,6 +239,14 @@ class ExecRequest(RequestModel):
     variables: dict[str, str] = {}
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     keep_background: bool = True
+    as_root: bool = False
+    """As root of the workspace; only where its image is its own."""
+    has_input: bool = False
+    """Whether who attaches may write to its standard input; else that is empty."""
+    attended: bool = False
+    """Whether somebody attaches at once, and wants its output from the first byte on."""
+    terminal: TerminalSize | None = None
+    """A terminal of its own; its output is one stream then."""
 
     @model_validator(mode="after")
     def _sound(self) -> ExecRequest:

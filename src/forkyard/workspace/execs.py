@@ -15,6 +15,7 @@ from forkyard.model.ids import ExecId, WorkspaceId
 from forkyard.model.workspace import Workspace, WorkspaceState
 from forkyard.store.journal import Change
 from forkyard.workspace.background import Background
+from forkyard.workspace.interface import Line
 from forkyard.workspace.sandboxes import UP, Sandboxes
 
 ANNOUNCE_SECONDS = 0.1
@@ -22,6 +23,12 @@ ANNOUNCE_SECONDS = 0.1
 
 KILL_AGAIN_SECONDS = 0.25
 """A command that was asked for and has not begun may have been killed too early."""
+
+COMING_SECONDS = 0.005
+"""Between two looks whether a command that somebody wants to attach to is there."""
+
+ASKED_SECONDS = 10.0
+"""How long its request may take to come: attaching is asked for at the same time."""
 
 SETTLE_SECONDS = 5.0
 """How long a stop waits for those who wait for its execs, before it writes their ends itself."""
@@ -70,6 +77,30 @@ class Execs:
                 return row
             task = self._follow(exec_id, self._await_end(row))
         return await asyncio.shield(task)
+
+    async def attach(self, exec_id: ExecId) -> Line | None:
+        """Attach to an exec that runs, or is about to; None where it is over.
+
+        Raises:
+            NotFoundError: Nobody asks for one of that id.
+
+        Cancellation:
+            Safe; the exec goes on.
+        """
+        deadline = self._clock.monotonic() + ASKED_SECONDS
+        while True:
+            row = self._journal.state.execs.get(exec_id)
+            if row is not None:
+                if row.state is ExecState.ENDED:
+                    return None
+                line = await self._fleet.attach(row.workspace, exec_id, epoch=row.epoch)
+                if line is not None:
+                    return line
+                if exec_id not in self._waiting:
+                    return None  # nobody starts it any more: its sandbox is gone
+            elif self._clock.monotonic() > deadline:
+                raise NotFoundError(f"cannot attach to {exec_id}: no such id")
+            await asyncio.sleep(COMING_SECONDS)
 
     async def kill(self, workspace: WorkspaceId, exec_id: ExecId) -> None:
         """End one exec and everything it left behind; one that is over stays as it is."""

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from forkyard.shim import cgroups, kernel
 from forkyard.shim.main import PID_FILE, SOCKET
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import SPEC, read_record
+from forkyard.workspace.attaching import attach, connect
 from forkyard.workspace.drivers.oci import exec_document, sandbox_document
 from forkyard.workspace.fork_server import ForkServer
-from forkyard.workspace.interface import Isolation, RunningSandbox, SandboxSpec
+from forkyard.workspace.interface import Isolation, Line, RunningSandbox, SandboxSpec
 from forkyard.workspace.runtime import RUNTIMES, Runtime, RuntimeProbe
 from forkyard.workspace.shims import (
     Shim,
@@ -250,6 +252,25 @@ class LocalFleet:
             return {"trouble": "its shim does not answer", "held": False}
         finally:
             shim.stillness = None
+
+    async def attach(self, workspace: WorkspaceId, exec_id: ExecId, *, epoch: int) -> Line | None:
+        """Attach to an exec that runs: give it input, get its output; None where it does not.
+
+        Cancellation:
+            Safe; the exec goes on.
+        """
+        return await attach(self._layout.sandbox(workspace) / SOCKET, exec_id, epoch)
+
+    async def connect(self, workspace: WorkspaceId, port: int, *, epoch: int) -> socket.socket:
+        """Connect to a port of a sandbox's own loopback.
+
+        Raises:
+            WorkspaceError: Nobody listens there, or the sandbox is gone.
+
+        Cancellation:
+            Safe; the connection is closed.
+        """
+        return await connect(self._layout.sandbox(workspace) / SOCKET, workspace, port, epoch)
 
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:
         """End a sandbox and all that is in it. Idempotent, also when it never ran.

@@ -14,6 +14,8 @@ reports what is. Rules for every implementation and its fake:
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +66,14 @@ class Isolation:
     """sha256 of the sandbox configuration, protections included."""
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An open connection to an exec; what is said on it is in shim/attach.py."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
 class Fleet(Protocol):
     """Where sandboxes run; see the module for the rules."""
 
@@ -107,6 +117,14 @@ class Fleet(Protocol):
         Returns:
             For how long it was held still; None where it was not so all the time until now.
         """
+        ...
+
+    async def attach(self, workspace: WorkspaceId, exec_id: ExecId, *, epoch: int) -> Line | None:
+        """Attach to an exec that runs: give it input, get its output; None where it does not."""
+        ...
+
+    async def connect(self, workspace: WorkspaceId, port: int, *, epoch: int) -> socket.socket:
+        """Connect to a port of a sandbox's own loopback; WorkspaceError where nobody listens."""
         ...
 
     async def stop(self, workspace: WorkspaceId, *, epoch: int) -> None:

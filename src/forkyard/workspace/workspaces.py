@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,7 +42,7 @@ from forkyard.model.workspace import (
 from forkyard.store.journal import Change, Journal
 from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
-from forkyard.workspace.interface import Fleet
+from forkyard.workspace.interface import Fleet, Line
 from forkyard.workspace.layers import Layers
 from forkyard.workspace.recovery import Recovery
 from forkyard.workspace.sandboxes import UP, Names, Sandboxes
@@ -360,6 +361,10 @@ class Workspaces:
         keep_background: bool = True,
         output_bytes: int | None = None,
         grace_seconds: float = 5.0,
+        as_root: bool = False,
+        has_input: bool = False,
+        attended: bool = False,
+        terminal: tuple[int, int] | None = None,
     ) -> Exec:
         """Run one command to its end, in a sandbox that is started when none runs.
 
@@ -373,6 +378,10 @@ class Workspaces:
             keep_background: Whether what it leaves running may go on.
             output_bytes: Limit per stream; the workspace's own by default.
             grace_seconds: Between TERM and KILL.
+            as_root: As root of the workspace; only where its image is its own.
+            has_input: Whether who attaches may write to its standard input.
+            attended: Whether somebody attaches who wants its output from the first byte on.
+            terminal: Rows and columns of a terminal of its own.
 
         Returns:
             The ended exec. A command that failed, or could not be found, is a result.
@@ -406,8 +415,45 @@ class Workspaces:
                 grace_seconds=grace_seconds,
                 output_bytes=row.limits.output_bytes if output_bytes is None else output_bytes,
                 keep_background=keep_background,
+                as_root=as_root,
+                has_input=has_input,
+                attended=attended,
+                terminal=terminal,
             )
         )
+
+    async def attach_exec(self, exec_id: ExecId) -> Line | None:
+        """Attach to an exec that runs, or is about to: give it input, get its output.
+
+        Returns:
+            None where it is over.
+
+        Raises:
+            NotFoundError: Nobody asked for one of that id.
+
+        Cancellation:
+            Safe; the exec goes on.
+        """
+        return await self._execs.attach(exec_id)
+
+    async def connect(self, workspace: WorkspaceId, port: int) -> socket.socket:
+        """Connect to a port of a running workspace's own loopback.
+
+        Raises:
+            NotFoundError: No such workspace.
+            ConflictError: It does not run.
+            WorkspaceError: Nobody listens there.
+
+        Cancellation:
+            Safe; the connection is closed.
+        """
+        row = self.get(workspace)
+        if row.state not in UP:
+            raise ConflictError(
+                f"cannot connect to port {port} in {workspace}: it is {row.state}",
+                hint=f"Start it with `forkyard workspace start {workspace}`.",
+            )
+        return await self.fleet.connect(workspace, port, epoch=row.epoch)
 
     async def wait_exec(self, exec_id: ExecId) -> Exec:
         """Wait for the end of an exec that was asked for before, also by an earlier server.

@@ -239,6 +239,9 @@ def exec_document(spec: ExecSpec, *, disk_bytes: int | None) -> Document:
         "keep_background": spec.keep_background,
         "user": USER_ID,
         "file_bytes": disk_bytes,
+        "has_input": spec.has_input,
+        "attended": spec.attended,
+        "terminal": None if spec.terminal is None else list(spec.terminal),
     }
 
 
