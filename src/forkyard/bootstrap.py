@@ -25,6 +25,7 @@ from forkyard.client.rootless import remember
 from forkyard.config import (
     FORMAT_VERSION,
     Layout,
+    network_settings,
     registry_settings,
     search_path,
 )
@@ -62,6 +63,8 @@ from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.agent_install import Agents, recipe_of, sweep
 from forkyard.workspace.fleet import LocalFleet
+from forkyard.workspace.images import SCRATCH_PREFIX as IMAGE_SCRATCH
+from forkyard.workspace.images import SEARCH_PATH, Images
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.templates import Templates
 from forkyard.workspace.workspaces import Workspaces
@@ -171,7 +174,16 @@ async def assemble(
     blobs = Blobs(layout.blobs)
     workspaces = Workspaces(journal, fleet, layout, clock, providers=provider_names)
     snapshots = Snapshots(workspaces, collector, clock)
-    templates = Templates(snapshots, clock, masker)
+    images = Images(
+        journal,
+        layout,
+        workspaces.layers,
+        clock,
+        secret=lambda name: _value(kept, name),
+        variables=network_settings(),
+        search_path=f"{search_path()}:{SEARCH_PATH}",
+    )
+    templates = Templates(snapshots, clock, masker, images)
     evaluator = Evaluator(workspaces, collector, layout, clock, masker)
     applications = Applications(
         journal=journal,
@@ -321,8 +333,9 @@ def prepare(layout: Layout) -> None:
             write_file(marker, f"{FORMAT_VERSION}\n".encode())
         found = marker.read_text().strip()
         mode = _mode_of(layout, is_new=is_new)
-        for leftover in layout.run.glob(f"{SCRATCH_PREFIX}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for prefix in (SCRATCH_PREFIX, IMAGE_SCRATCH):
+            for leftover in layout.run.glob(f"{prefix}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
     except OSError as error:
         raise StoreError(
             f"cannot use the state directory {layout.home}: {error.strerror or error}",

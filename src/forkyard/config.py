@@ -45,6 +45,8 @@ _REGISTRY_VARIABLES = re.compile(
     re.IGNORECASE,
 )
 
+_NETWORK_VARIABLES = re.compile(r"(?:HTTPS?|ALL|NO)_PROXY|SSL_CERT_(?:FILE|DIR)", re.IGNORECASE)
+
 
 def state_directory() -> Path:
     """Give FORKYARD_HOME, or /var/lib/forkyard for root, or the XDG state directory."""
@@ -220,6 +222,11 @@ def registry_settings() -> dict[str, str]:
     }
     named = {name: value for name, value in os.environ.items() if is_registry_variable(name)}
     return {**{name: str(path) for name, path in files.items() if path.is_file()}, **named}
+
+
+def network_settings() -> dict[str, str]:
+    """Give what our own environment says of proxies and of whom to trust, as variables."""
+    return {name: os.environ[name] for name in os.environ if _NETWORK_VARIABLES.fullmatch(name)}
 
 
 def search_path() -> str:

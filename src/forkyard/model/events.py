@@ -12,6 +12,7 @@ from forkyard.model.application import Application
 from forkyard.model.budget import UsageRow
 from forkyard.model.candidate import Candidate
 from forkyard.model.execution import Exec
+from forkyard.model.image import Image
 from forkyard.model.run import Attempt, Run
 from forkyard.model.verdict import Evaluation
 from forkyard.model.workspace import Snapshot, Spare, Template, Workspace
@@ -28,6 +29,7 @@ Entity = (
     | Evaluation
     | Application
     | UsageRow
+    | Image
 )
 
 

@@ -16,11 +16,15 @@ AttemptId = NewType("AttemptId", str)
 CandidateId = NewType("CandidateId", str)
 EvaluationId = NewType("EvaluationId", str)
 ApplicationId = NewType("ApplicationId", str)
+ImageId = NewType("ImageId", str)
 
 SHORT_DIGITS = 12
 """Enough that a person's installation never sees two alike (48 bits)."""
 
-_SHAPE = re.compile(r"(tmpl|lay|snap|ws|exec|run|att|cand|eval|app)_[0-9a-f]{6,32}")
+IMAGE_DIGITS = 24
+"""Ids that content decides: nobody finds two alike (96 bits), and mount options stay short."""
+
+_SHAPE = re.compile(r"(tmpl|lay|snap|ws|exec|run|att|cand|eval|app|img)_[0-9a-f]{6,32}")
 
 
 def _new(prefix: str, digits: int = SHORT_DIGITS) -> str:
@@ -75,6 +79,16 @@ def new_evaluation_id() -> EvaluationId:
 def new_application_id() -> ApplicationId:
     """Make a fresh id for one application of a candidate to a working tree."""
     return ApplicationId(_new("app"))
+
+
+def image_id(digest: str) -> ImageId:
+    """Give the id of the image of a manifest's digest: the same one for ever."""
+    return ImageId(f"img_{digest.removeprefix('sha256:')[:IMAGE_DIGITS]}")
+
+
+def image_layer_id(content: str) -> LayerId:
+    """Give the id of the layer of a content's SHA-256: whoever has the content has the layer."""
+    return LayerId(f"lay_{content[:IMAGE_DIGITS]}")
 
 
 def is_id(text: str) -> bool:

@@ -209,6 +209,7 @@ class RunningExec:
             user=spec["user"],
             file_bytes=spec.get("file_bytes"),
             terminal=terminal,
+            capabilities=spec.get("capabilities", 0),
         )
         source = desk.null
         if spec.get("has_input", False) and not self.is_terminal:

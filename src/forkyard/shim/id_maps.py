@@ -47,6 +47,9 @@ class Ids(NamedTuple):
     gateway: int
     cloner: int
     """Runs git on addresses; owns nothing but the folder that it fills."""
+    puller: int
+    """Fetches images. Not the cloner where there are ids enough: what a hostile repository makes
+    of git must not read a registry's password."""
     nobody: int
     """Reads what is hostile and owns nothing."""
 
@@ -101,6 +104,7 @@ ROOT = Ids(
     slots=_SLOTS,
     gateway=_ABOVE_SLOTS,
     cloner=_ABOVE_SLOTS + 1,
+    puller=_ABOVE_SLOTS + 2,
     nobody=OVERFLOW_ID,
 )
 ROOTLESS = Ids(
@@ -110,6 +114,7 @@ ROOTLESS = Ids(
     slots=_SLOTS,
     gateway=OVERFLOW_ID + 2,
     cloner=OVERFLOW_ID + 3,
+    puller=OVERFLOW_ID + 3,
     nobody=OVERFLOW_ID + 3,  # 65536 sub-ids have no room for one more
 )
 

@@ -14,6 +14,7 @@ STORAGE_USER_ID = IDS.storage_id(USER_ID)
 """Owner of what belongs to a workspace's user, on disk."""
 GATEWAY_USER_ID = IDS.gateway
 CLONER_USER_ID = IDS.cloner
+PULLER_USER_ID = IDS.puller
 MARKS = "user.overlay." if IDS.is_rootless else "trusted.overlay."
 """Where overlayfs keeps its own attributes."""
 REAL_USER_ID = next(

@@ -251,9 +251,11 @@ def forbid_new_privileges() -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl NO_NEW_PRIVS")
 
 
-def drop_bounding_capabilities() -> None:
-    """Empty the capability bounding set; needs CAP_SETPCAP."""
+def drop_bounding_capabilities(kept: int = 0) -> None:
+    """Empty the capability bounding set but for a mask; needs CAP_SETPCAP."""
     for capability in range(LAST_CAPABILITY + 1):
+        if kept >> capability & 1:
+            continue
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the kernel's last capability
 

@@ -14,7 +14,7 @@ from forkyard.shim.files import read_bytes, write_bytes
 from forkyard.shim.listeners import Handover, listen_inside
 from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message
-from forkyard.shim.stage import STAGE, Stage
+from forkyard.shim.stage import FIRST_PROCESS, STAGE, Stage
 
 _UNMOUNT_PATIENCE_SECONDS = 5.0
 
@@ -55,6 +55,11 @@ class Sandbox:
         return f"{self._spec['workspace']}-{self._spec['epoch']}"
 
     @property
+    def _is_image(self) -> bool:
+        """Whether the container's root file system is the workspace itself, an image below it."""
+        return bool(self._spec["is_image"])
+
+    @property
     def pillars(self) -> tuple[int, ...]:
         """Processes without which there is no sandbox."""
         return (self.init_pid, self.spawner.pid)
@@ -70,6 +75,11 @@ class Sandbox:
             self._open_host()
             self._map_storage()
             self._mount_root()
+            if self._spec["first_process"] is not None:
+                self._put_first_process()
+            if self._is_image:
+                # Its root is the workspace's files: without them there is no container.
+                self._mount_workspace(self._spec["layers"])
             self._run_container()
             if self._spec["network"] == "open":
                 self._network = network.OpenNetwork(self.init_pid)
@@ -88,6 +98,8 @@ class Sandbox:
         Raises:
             SandboxError: With the reason and the values.
         """
+        if self._is_image:
+            return
         try:
             self._mount_workspace(layers)
             self._show_workspace()
@@ -153,8 +165,7 @@ class Sandbox:
         # Without the `0 0 1` extent in the id map overlayfs turns read-only without a word.
         if os.statvfs(f"{STAGE}/merged").f_flag & os.ST_RDONLY:
             raise OSError(errno.EROFS, "the workspace's files came up read-only")
-        for folder in self._spec["folders"]:
-            self._ensure_folder(f"{STAGE}/merged{folder}")
+        self._ensure_folders()
 
     def _show_workspace(self) -> None:
         # What lies in the workspace is the agent's: a folder that became a link would show
@@ -179,11 +190,21 @@ class Sandbox:
             for descriptor in (merged, *trees.values()):
                 os.close(descriptor)
 
-    def _ensure_folder(self, path: str) -> None:
-        if os.path.isdir(path):
-            return
-        os.makedirs(path, mode=0o755)
-        os.chown(path, self._spec["user"], self._spec["user"])
+    def _ensure_folders(self) -> None:
+        """Make the user's folders where they are missing, past no link: the tree is the agent's."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        for folder in self._spec["folders"]:
+            current = os.open(f"{STAGE}/merged", flags)
+            for part in folder.strip("/").split("/"):
+                try:
+                    below = os.open(part, flags, dir_fd=current)
+                except FileNotFoundError:
+                    os.mkdir(part, 0o755, dir_fd=current)
+                    below = os.open(part, flags, dir_fd=current)
+                    os.chown(below, self._spec["user"], self._spec["user"])
+                os.close(current)
+                current = below
+            os.close(current)
 
     def _mount_root(self) -> None:
         kernel.clone_mount(self._root, f"{STAGE}/roots", user_namespace=None, readonly=True)
@@ -192,6 +213,11 @@ class Sandbox:
             mounts.mount_view(["tree", "empty"], f"{STAGE}/root")
         finally:
             os.chdir("/")
+
+    def _put_first_process(self) -> None:
+        path = f"{STAGE}/{FIRST_PROCESS}"
+        write_bytes(path, bytes.fromhex(self._spec["first_process"]))
+        os.chmod(path, 0o755)  # noqa: S103 - a program of ours, in a private mount namespace
 
     def _run_container(self) -> None:
         write_bytes(f"{STAGE}/bundle/config.json", json.dumps(self._spec["config"]).encode())
@@ -224,7 +250,7 @@ class Sandbox:
             )
         self.init_pid = int(read_bytes(f"{STAGE}/pid"))
         self.init_descriptor = kernel.pidfd_open(self.init_pid)
-        self.spawner.enter(self.init_descriptor, self._spec["filters"])
+        self.spawner.enter(self.init_descriptor, self._spec["filters"], self._spec["capabilities"])
 
     def _runtime_log(self) -> str:
         with contextlib.suppress(OSError):

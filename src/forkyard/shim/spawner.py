@@ -63,6 +63,8 @@ class Command(NamedTuple):
     """RLIMIT_FSIZE, where a disk limit is set."""
     terminal: Sequence[int] | None = None
     """Rows and columns of a terminal of its own, in place of the three descriptors."""
+    capabilities: int = 0
+    """What it keeps: nothing, but as root of a workspace with an image."""
 
 
 class Started(NamedTuple):
@@ -123,16 +125,17 @@ class Spawner:
             raise OSError(answer["errno"], f"cannot join the cgroups: {answer['text']}")
         return int(answer["status"])
 
-    def enter(self, init: int, filters: Sequence[str]) -> None:
+    def enter(self, init: int, filters: Sequence[str], capabilities: int = 0) -> None:
         """Have it join the namespaces of the container's first process, given by pidfd.
 
         Args:
             init: The first process.
             filters: Compiled system call filters in hexadecimal, in the order to load them.
+            capabilities: Most that any command may have; a mask.
 
         A failure is told by the first `spawn`.
         """
-        self._ask({"op": "enter", "filters": list(filters)}, [init])
+        self._ask({"op": "enter", "filters": list(filters), "capabilities": capabilities}, [init])
 
     def prepare(self, *, at_once: bool = False) -> None:
         """Have the next command's process forked now, so that nobody waits for it later.
@@ -272,7 +275,9 @@ def _serve(
                     answer = trouble or _run(message["argv"], descriptors[0], birthplace)
                     _reply(channel, answer)
                 case "enter":
-                    trouble = trouble or _enter(descriptors[0], message["filters"])
+                    trouble = trouble or _enter(
+                        descriptors[0], message["filters"], message["capabilities"]
+                    )
                 case "fork":
                     order, *groups = descriptors
                     at_once = message["at_once"]
@@ -319,7 +324,7 @@ def _run(argv: Sequence[str], error_output: int, birthplace: int) -> Message:
     return {"status": os.waitstatus_to_exitcode(status)}
 
 
-def _enter(init: int, filters: Sequence[str]) -> Message | None:
+def _enter(init: int, filters: Sequence[str], capabilities: int) -> Message | None:
     try:
         kernel.setns(init, _NAMESPACES)
         os.chdir("/")
@@ -327,7 +332,7 @@ def _enter(init: int, filters: Sequence[str]) -> Message | None:
         open_files = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        kernel.drop_bounding_capabilities()
+        kernel.drop_bounding_capabilities(capabilities)
         kernel.forbid_new_privileges()
         kernel.set_undumpable()
         for program in filters:
@@ -379,8 +384,10 @@ def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
             os.dup2(stream, index)
         if message["file_bytes"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (message["file_bytes"],) * 2)
+        if not message["capabilities"]:
+            kernel.drop_bounding_capabilities()
         _become_user(message["user"])
-        kernel.keep_capabilities(0)
+        kernel.keep_capabilities(message["capabilities"])
         if message["terminal"] is None:
             os.write(order, _EXECUTING)
         else:

@@ -18,6 +18,8 @@ from forkyard.shim.spawner import Spawner
 STAGE = "/run/w"
 """In the shim's private tmpfs: the container's mounts come from here, so that no path of the
 state directory shows up inside and a mapped root can reach them."""
+FIRST_PROCESS = "init"
+"""Below the stage: the program that an image's container runs first."""
 FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged", "/empty")
 
 

@@ -20,11 +20,13 @@ from forkyard.model.ids import (
     CandidateId,
     EvaluationId,
     ExecId,
+    ImageId,
     RunId,
     SnapshotId,
     TemplateId,
     WorkspaceId,
 )
+from forkyard.model.image import Image, ImageState
 from forkyard.model.run import Attempt, Run
 from forkyard.model.verdict import Evaluation
 from forkyard.model.workspace import (
@@ -51,6 +53,7 @@ _ADAPTERS: dict[str, TypeAdapter[Entity]] = {
         Evaluation,
         Application,
         UsageRow,
+        Image,
     )
 }
 
@@ -106,10 +109,12 @@ class State:
     evaluations: dict[EvaluationId, Evaluation] = field(default_factory=dict)
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     usage: dict[str, UsageRow] = field(default_factory=dict)
+    images: dict[ImageId, Image] = field(default_factory=dict)
+    """Those whose layers are here; one that is gone is forgotten."""
     _attempts_of: dict[RunId, dict[AttemptId, None]] = field(default_factory=dict)
     _usage_of: dict[AttemptId, dict[str, None]] = field(default_factory=dict)
 
-    def apply(self, entity: Entity) -> None:  # noqa: C901 - a line or two per kind of entity
+    def apply(self, entity: Entity) -> None:  # noqa: C901, PLR0912 - a line or two per kind of entity
         """Make one value the newest of its entity."""
         match entity:
             case Template():
@@ -138,6 +143,10 @@ class State:
             case UsageRow():
                 self.usage[entity.id] = entity
                 self._usage_of.setdefault(entity.attempt, {})[entity.id] = None
+            case Image(state=ImageState.GONE):
+                self.images.pop(entity.id, None)
+            case Image():
+                self.images[entity.id] = entity
 
     def __iter__(self) -> Iterator[Entity]:
         """Go through every entity, kind by kind, oldest first within a kind."""
@@ -152,6 +161,7 @@ class State:
         yield from self.evaluations.values()
         yield from self.applications.values()
         yield from self.usage.values()
+        yield from self.images.values()
 
     def template_named(self, name: str) -> Template | None:
         """Find a template that is not deleted, by name."""

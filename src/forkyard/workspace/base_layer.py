@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forkyard.config import Layout
 from forkyard.model.ids import LayerId
+from forkyard.model.image import Image
 from forkyard.model.workspace import (
     REPOSITORY,
     USER_HOME,
@@ -17,6 +18,7 @@ from forkyard.model.workspace import (
     TemplateSpec,
 )
 from forkyard.shim.ids import STORAGE_FIRST_ID, STORAGE_USER_ID
+from forkyard.workspace.image_base import lay_image_base
 from forkyard.workspace.image_host import host_packages
 from forkyard.workspace.layers import Layers
 from forkyard.workspace.repository import Importer
@@ -33,7 +35,11 @@ class BaseLayers:
         self._importer = Importer(layout)
 
     async def make(
-        self, spec: TemplateSpec, layer: LayerId, say: Callable[[str], None]
+        self,
+        spec: TemplateSpec,
+        layer: LayerId,
+        say: Callable[[str], None],
+        image: Image | None = None,
     ) -> Environment:
         """Make a layer, and say what commands above it start with.
 
@@ -41,6 +47,7 @@ class BaseLayers:
             spec: The recipe.
             layer: Named in the journal already.
             say: Told what a person should know.
+            image: What stands below it; None with image `host`.
 
         Raises:
             UserError: The repository cannot be taken as asked.
@@ -51,14 +58,18 @@ class BaseLayers:
             The layer is on disk when this returns.
         """
         root = self._layers.start(layer)
-        for folder in (USER_HOME, WORKSPACE_ROOT):
-            _make_folder(root, folder)
-        variables = dict(spec.variables)
+        base = None
+        if image is None:
+            for folder in (USER_HOME, WORKSPACE_ROOT):
+                _make_folder(root, folder)
+        else:
+            base = await asyncio.to_thread(lay_image_base, root, self._layers, image, say)
+        variables = {**({} if base is None else base.variables), **spec.variables}
         source, tools = None, Toolchains()
         if spec.repository is not None:
             target = root / REPOSITORY.lstrip("/")
             source = await self._importer.take(spec.repository, target, say)
-        if source is not None:
+        if source is not None and base is None:
             tools = await asyncio.to_thread(find_toolchains, source)
             for mount in tools.mounts:
                 say(f"shown read-only: {mount.target} ({mount.reason})")
@@ -70,8 +81,10 @@ class BaseLayers:
         return Environment(
             variables=variables,
             mounts=tools.mounts,
-            repository_source=source,
-            host_packages=await asyncio.to_thread(host_packages),
+            # An image's programs are not this machine's, and know nothing of its paths.
+            repository_source=source if base is None else None,
+            host_packages=await asyncio.to_thread(host_packages) if base is None else None,
+            image=None if base is None else base.root,
         )
 
 

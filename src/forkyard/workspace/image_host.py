@@ -42,6 +42,9 @@ EMPTY_DIRECTORIES = (
 """The skeleton every host image has, some of it mount points of the runtime. A `bind` entry needs
 its mount point made as well, a folder or file like its source."""
 
+GENERATED_MOUNTS = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+"""Of what we write, what an image's own root file system is given as well: as single files."""
+
 MERGED_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Links into /usr on current systems, folders of their own on older ones."""
 

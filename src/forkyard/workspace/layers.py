@@ -20,8 +20,9 @@ from forkyard.base.durable import make_directory, sync_directory
 from forkyard.base.removal import empty_trash, move_to_trash
 from forkyard.config import Layout
 from forkyard.errors import ConflictError, WorkspaceError
-from forkyard.model.ids import LayerId, SnapshotId, WorkspaceId
+from forkyard.model.ids import ImageId, LayerId, SnapshotId, WorkspaceId
 from forkyard.model.workspace import SnapshotState, WorkspaceState
+from forkyard.shim import kernel
 from forkyard.shim.ids import MARKS, STORAGE_FIRST_ID
 from forkyard.store.projections import State
 
@@ -51,6 +52,7 @@ class Users:
 
     workspaces: tuple[WorkspaceId, ...] = ()
     snapshots: tuple[SnapshotId, ...] = ()
+    images: tuple[ImageId, ...] = ()
 
 
 class Layers:
@@ -161,8 +163,8 @@ class Layers:
         wanted = tuple(layers)
         for layer in wanted:
             users = users_of(layer, state)
-            if users.workspaces or users.snapshots:
-                who = ", ".join((*users.workspaces, *users.snapshots))
+            if users.workspaces or users.snapshots or users.images:
+                who = ", ".join((*users.workspaces, *users.snapshots, *users.images))
                 raise ConflictError(f"cannot delete layer {layer}: {who} needs it")
         for layer in wanted:
             self.discard(self._layout.layer(layer))
@@ -203,6 +205,21 @@ class Layers:
             if found == "hidden":
                 return None
         return None
+
+    def read(self, layers: Sequence[LayerId], path: str, most_bytes: int) -> bytes | None:
+        """Read a plain file of the merged tree; None where it is anything else, or larger."""
+        found = self.lookup(layers, path)
+        if found is None or not stat.S_ISREG(found.facts.st_mode):
+            return None
+        root = os.open(self._layout.layer(found.layer), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            inside = os.fsencode(path.strip("/"))
+            descriptor = kernel.open_beneath(root, inside, os.O_RDONLY | os.O_NONBLOCK)
+        finally:
+            os.close(root)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+            content = file.read(most_bytes + 1)
+        return content if len(content) <= most_bytes else None
 
     def discard(self, path: Path) -> None:
         """Move something below the state directory out of sight; `empty_trash` takes it apart."""
@@ -254,6 +271,7 @@ def users_of(layer: LayerId, state: State) -> Users:
             if snapshot.state in _LIVE_SNAPSHOTS
             and layer in (*snapshot.layers, snapshot.flattening)
         ),
+        images=tuple(image.id for image in state.images.values() if layer in image.layers),
     )
 
 
@@ -268,6 +286,8 @@ def needed_layers(state: State) -> set[LayerId]:
             needed.update(snapshot.layers)
             if snapshot.flattening is not None:
                 needed.add(snapshot.flattening)
+    for image in state.images.values():
+        needed.update(image.layers)
     return needed
 
 

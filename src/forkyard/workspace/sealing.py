@@ -228,7 +228,8 @@ class Sealing:
             Origin(
                 snapshot=pending.id,
                 layers=layers,
-                environment=replace(pending.environment, variables={}),
+                # By this machine's git, whatever the image has or lacks: layers are trees from `/`.
+                environment=replace(pending.environment, variables={}, image=None),
                 limits=pending.limits,
             ),
             display_name=f"sealing {pending.name}",

@@ -41,6 +41,7 @@ from forkyard.model.ids import (
 from forkyard.model.workspace import (
     REPOSITORY,
     WORKSPACE_ROOT,
+    ImageKind,
     NetworkPolicy,
     OnFailure,
     RepositorySource,
@@ -56,7 +57,8 @@ from forkyard.model.workspace import (
 from forkyard.store.journal import Change
 from forkyard.workspace.base_layer import BaseLayers
 from forkyard.workspace.build_log import BuildLog
-from forkyard.workspace.build_steps import StepError, step
+from forkyard.workspace.build_steps import StepError, Word, step
+from forkyard.workspace.images import Images
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.workspaces import Origin
 
@@ -74,7 +76,6 @@ _OPEN = (
 def _refuse_later(spec: TemplateSpec) -> None:
     """Refuse what the file may say and no build honours yet."""
     later = {
-        "an image of its own": spec.image_source is not None,
         "additionalRepositories": bool(spec.additional_repositories),
         "POST_START and PRE_STOP tasks": any(
             task.type is not TaskType.ON_CREATE for task in spec.tasks
@@ -100,7 +101,13 @@ def _refuse_later(spec: TemplateSpec) -> None:
 class Templates:
     """The templates of one state directory; the only one to change their rows."""
 
-    def __init__(self, snapshots: Snapshots, clock: Clock, masker: Masker | None = None) -> None:
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        clock: Clock,
+        masker: Masker | None = None,
+        images: Images | None = None,
+    ) -> None:
         """Keep the collaborators; nothing is done yet."""
         self._masker = masker
         self._snapshots = snapshots
@@ -111,6 +118,7 @@ class Templates:
         self._clock = clock
         self._background = self._workspaces.background
         self._base_layers = BaseLayers(self._layout, self._layers)
+        self._images = images or Images(self._journal, self._layout, self._layers, clock)
         self._changing = asyncio.Lock()
 
     def get(self, name: str) -> Template:
@@ -228,7 +236,14 @@ class Templates:
         self, template: Template, pending: Snapshot, layer: LayerId, log: BuildLog
     ) -> None:
         _refuse_later(template.spec)
-        environment = await step("clone", self._base_layers.make(template.spec, layer, log.say))
+        image, source = None, template.spec.image_source
+        if source is not None:
+            word: Word = "build" if source.kind is ImageKind.BUILD else "pull"
+            image = await step(word, self._images.obtain(source, log.say))
+            pending = replace(pending, layers=(layer, *image.layers))
+            await self._journal.append(pending, f"on image {image.digest}")
+        made = self._base_layers.make(template.spec, layer, log.say, image)
+        environment = await step("clone", made)
         has_history = self._layers.lookup((layer,), f"{REPOSITORY}/.git") is not None
         tasks = template.spec.tasks
         pending = replace(pending, environment=environment)
@@ -237,7 +252,7 @@ class Templates:
         await self._workspaces.add(
             Origin(
                 snapshot=pending.id,
-                layers=(layer,),
+                layers=pending.layers,
                 environment=environment,
                 limits=template.spec.limits,
             ),
@@ -341,6 +356,7 @@ class Templates:
 
         Call it after `Workspaces.recover` and `Snapshots.recover`.
         """
+        await self._images.recover()
         for row in list(self._journal.state.templates.values()):
             if row.state is TemplateState.BUILDING:
                 await self._clean(row.id)

@@ -60,6 +60,9 @@ BUILT_IN_VARIABLES = {
 }
 
 
+ROOT_VARIABLES = {"HOME": "/root", "USER": "root", "LOGNAME": "root"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What a new workspace stands on."""
@@ -249,7 +252,8 @@ class Workspaces:
             # What goes wrong is in the row, for whoever uses the workspace next.
             with contextlib.suppress(ForkyardError):
                 await self._sandboxes.usable(row.id)
-                self._spares.wish(self._sandboxes.spec(row), Kind.of(row))
+                if row.environment.image is None:  # such a one is all files: none can be made ahead
+                    self._spares.wish(self._sandboxes.spec(row), Kind.of(row))
         await self._execs.say_running(row)
 
     async def _add(self, row: Workspace, beside: Sequence[Change]) -> None:
@@ -388,6 +392,7 @@ class Workspaces:
 
         Raises:
             NotFoundError: No such workspace.
+            ConflictError: As root of a workspace whose programs are this machine's own.
             WorkspaceError: It did not run, for a reason that is not the command's.
 
         Cancellation:
@@ -400,6 +405,12 @@ class Workspaces:
         if self._execs.known(identity):
             return await self._execs.wait(identity)
         row = self.get(workspace)
+        if as_root and row.environment.image is None:
+            raise ConflictError(
+                f"cannot run a command as root of {workspace}: its image is `host`, whose programs"
+                " are this machine's own",
+                hint="Give its template an image of its own.",
+            )
         return await self._execs.run(
             ExecSpec(
                 id=identity,
@@ -409,6 +420,7 @@ class Workspaces:
                 variables={
                     **BUILT_IN_VARIABLES,
                     **row.environment.variables,
+                    **(ROOT_VARIABLES if as_root else {}),
                     **(variables or {}),
                 },
                 timeout_seconds=timeout_seconds,

@@ -20,10 +20,11 @@ from forkyard.model.workspace import USER_HOME, USER_ID, WORKSPACE_ROOT, Network
 from forkyard.shim.id_maps import Extent
 from forkyard.shim.ids import IDS
 from forkyard.shim.listeners import address_of
-from forkyard.shim.stage import STAGE
+from forkyard.shim.stage import FIRST_PROCESS, STAGE
+from forkyard.workspace.drivers.first_process import PLACE, first_process
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
 from forkyard.workspace.drivers.seccomp import filters
-from forkyard.workspace.image_host import HOST_NAME, HostEntry, host_root
+from forkyard.workspace.image_host import GENERATED_MOUNTS, HOST_NAME, HostEntry, host_root
 from forkyard.workspace.interface import SandboxSpec
 
 Document = dict[str, Any]
@@ -53,6 +54,23 @@ INIT = ("/bin/sh", "-c", "while :; do sleep 2147483647 & wait $!; done")
 """The container's first process. It reaps whatever is orphaned, and as the container's root
 without capabilities it is out of the reach of the user that commands run as."""
 
+ROOT_CAPABILITIES = sum(
+    1 << number
+    for number in (
+        0,  # CHOWN
+        1,  # DAC_OVERRIDE
+        3,  # FOWNER
+        4,  # FSETID
+        5,  # KILL
+        6,  # SETGID
+        7,  # SETUID
+        18,  # SYS_CHROOT: package managers run scripts by chroot(2), also into `/`
+        31,  # SETFCAP
+    )
+)
+"""What a command as root of a workspace with an image has, in the sandbox's own user namespace:
+what installing packages takes. Neither of a file nor of a program can it get more."""
+
 TMP_BYTES = 1024**3
 """Most that /tmp holds; it also counts against the memory limit."""
 
@@ -73,7 +91,8 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         layout: Where layers and the workspace's disk are.
         runtime: Absolute path of crun or runc.
     """
-    entries = _host_root(spec.network, spec.providers)
+    is_image = spec.environment.image is not None
+    entries = () if is_image else _host_root(spec.network, spec.providers)
     binds = [entry for entry in entries if entry.kind == "bind" and not is_copied(entry)]
     return {
         "workspace": spec.workspace,
@@ -88,7 +107,11 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "execs": str(layout.workspace(spec.workspace) / "execs"),
         "id_map": IDS.mount_map(spec.slot),
         "user": IDS.sandbox_id(spec.slot, USER_ID),
-        "folders": [WORKSPACE_ROOT, USER_HOME],
+        # In an image's workspace they are in its base layer, and paths may be its root's links.
+        "folders": [] if is_image else [WORKSPACE_ROOT, USER_HOME],
+        "is_image": is_image,
+        "first_process": first_process().hex() if is_image else None,
+        "capabilities": ROOT_CAPABILITIES if is_image else 0,
         "writable": _writable(spec),
         "limits": {
             "memory_bytes": spec.limits.memory_bytes,
@@ -98,8 +121,10 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         },
         "network": spec.network.value,
         "gateway": _gateway(spec, layout),
-        "filters": [program.hex() for program in filters(spawner=True)],
-        "root": _root(layout.roots, spec.network, spec.providers, _mount_points(spec)),
+        "filters": [program.hex() for program in filters(spawner=True, has_root=is_image)],
+        "root": _image_root(layout.roots, spec.network, spec.providers)
+        if is_image
+        else _root(layout.roots, spec.network, spec.providers, _mount_points(spec)),
         "staged": [mount.source for mount in spec.environment.mounts],
         "config": _container(spec, IDS.sandbox(spec.slot), binds),
     }
@@ -128,6 +153,14 @@ def _root(
     return str(ensure_root(roots, _host_root(network, providers), mount_points))
 
 
+@functools.cache
+def _image_root(roots: Path, network: NetworkPolicy, providers: tuple[str, ...]) -> str:
+    """Give the folder with the few files of ours that an image's root file system is shown."""
+    entries = _host_root(network, providers)
+    ours = [one for one in entries if one.target in GENERATED_MOUNTS and one.kind == "file"]
+    return str(ensure_root(roots, ours, ()))
+
+
 def _mount_points(spec: SandboxSpec) -> tuple[str, ...]:
     targets = [USER_HOME, WORKSPACE_ROOT, *(mount.target for mount in spec.environment.mounts)]
     source = _repository_target(spec)
@@ -150,6 +183,8 @@ def _repository_target(spec: SandboxSpec) -> str | None:
 
 def _writable(spec: SandboxSpec) -> dict[str, str]:
     """Folders of the workspace and where they appear; the shim opens them, past no link."""
+    if spec.environment.image is not None:
+        return {}  # all of it is
     places = {WORKSPACE_ROOT: WORKSPACE_ROOT, USER_HOME: USER_HOME}
     target = _repository_target(spec)
     if target is not None:
@@ -195,15 +230,24 @@ def _container(spec: SandboxSpec, map_rows: tuple[Extent, ...], binds: list[Host
         for target in _writable(spec).values()
         if _is_covered(target)
     ]
+    image = spec.environment.image
+    if image is not None:
+        mounts += [
+            _mount(target, "bind", f"{STAGE}/root{target}", "bind", "ro", *safe, "noexec")
+            for target in GENERATED_MOUNTS
+        ]
+        mounts.append(_mount(PLACE, "bind", f"{STAGE}/{FIRST_PROCESS}", "bind", "ro", *safe))
     ids = [{"containerID": row.inside, "hostID": row.outside, "size": row.size} for row in map_rows]
     return {
         "ociVersion": "1.0.2",
         "hostname": HOST_NAME,
-        "root": {"path": f"{STAGE}/root", "readonly": True},
+        "root": {"path": f"{STAGE}/root", "readonly": True}
+        if image is None
+        else {"path": f"{STAGE}/merged", "readonly": False},
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
-            "args": list(INIT),
+            "args": list(INIT) if image is None else [PLACE],
             "env": ["PATH=/usr/bin:/bin"],
             "cwd": "/",
             "noNewPrivileges": True,
@@ -237,7 +281,8 @@ def exec_document(spec: ExecSpec, *, disk_bytes: int | None) -> Document:
         "grace_seconds": spec.grace_seconds,
         "output_bytes": spec.output_bytes,
         "keep_background": spec.keep_background,
-        "user": USER_ID,
+        "user": 0 if spec.as_root else USER_ID,
+        "capabilities": ROOT_CAPABILITIES if spec.as_root else 0,
         "file_bytes": disk_bytes,
         "has_input": spec.has_input,
         "attended": spec.attended,

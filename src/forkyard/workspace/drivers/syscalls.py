@@ -51,6 +51,9 @@ vfork wait4 waitid waitpid write writev
 
 ALLOWED = tuple(_NAMES.split())
 
+ROOT_ALLOWED = ("chroot",)
+"""What root of a workspace may call besides; without the capability the kernel refuses it."""
+
 NAMESPACE_FLAGS = 0x7E02_0080
 """CLONE_NEW* of clone(2): forking is allowed, new namespaces are not."""
 
