@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leftovers import Session, stop_all
+from ordinary import OrdinaryUser, ordinary_user
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
@@ -92,3 +93,17 @@ def module_home(request: pytest.FixtureRequest) -> Iterator[Path]:
     yield state
     stop_all(state)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ordinary(request: pytest.FixtureRequest) -> Iterator[OrdinaryUser]:
+    """Give an ordinary user with sub-ids, home and state directory of his own."""
+    with ordinary_user(request.config.stash[_FOLDER]) as user:
+        yield user
+
+
+@pytest.fixture(scope="module")
+def module_ordinary(request: pytest.FixtureRequest) -> Iterator[OrdinaryUser]:
+    """Give an ordinary user shared by a module's tests."""
+    with ordinary_user(request.config.stash[_FOLDER]) as user:
+        yield user
