@@ -90,3 +90,17 @@ def test_agent_mends_a_bug_and_is_metered(yard: ModelYard, driver: str) -> None:
 
     assert result["tasks"][0]["attempts"][0]["evaluation"]["verdict"] == "solved"
     assert_agrees_with_the_provider(yard, result, skip)
+
+
+@pytest.mark.parametrize("driver", ["claude-code", "codex"])
+def test_agent_is_ended_when_it_has_made_its_requests(yard: ModelYard, driver: str) -> None:
+    """It would need four to mend the bug and say so; the second's edit is there, and is judged."""
+    skip = len(yard.model.billed())
+    result = yard.run(agents(driver), limits="attempt_requests: 2", code=0)
+    (one,) = result["tasks"][0]["attempts"]
+
+    assert (one["state"], one["failure"]) == ("budget-exhausted", "budget"), one
+    assert "has made its 2 requests" in one["detail"]
+    assert one["usage"]["requests"] == 2
+    assert one["evaluation"]["verdict"] == "solved"
+    assert_agrees_with_the_provider(yard, result, skip)

@@ -24,6 +24,7 @@ class FakeGateway:
     revoked: list[WorkspaceId] = field(default_factory=list)
     entries: list[LedgerEntry] = field(default_factory=list)
     exhausted: dict[WorkspaceId, str] = field(default_factory=dict)
+    spent: dict[RunId, dict[str, str]] = field(default_factory=dict)
     trouble: str | None = None
     on_grant: list[tuple[Outcome, int | None]] = field(default_factory=list)
     """What each new grant asks for at once, as outcome and status."""
@@ -60,6 +61,7 @@ class FakeGateway:
             reserved_tokens=0,
             reserved_micro_usd=0,
             grants=tuple(self._status_of(one) for one in mine),
+            spent=dict(self.spent.get(run, {})),
         )
 
     async def changes(self) -> AsyncIterator[RunStatus]:

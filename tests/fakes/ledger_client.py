@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakes.ledger_scene import MODEL, PRICE, ask_for, grant_of
-from forkyard.gateway.admission import Admission, RefusedError
+from forkyard.gateway.admission import Admission
 from forkyard.gateway.interface import Outcome
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.line import Reservation
 from forkyard.gateway.prices import cost_micro_usd
+from forkyard.gateway.serving import RefusedError
 from forkyard.model.budget import Budget, TokenCounts
 
 ASKED = 128_000

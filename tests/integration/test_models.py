@@ -69,6 +69,41 @@ def test_agent_is_ended_and_its_work_kept_when_its_budget_is_used_up(yard: Model
     assert b'"ending": "budget-exhausted"' in manifest
 
 
+def test_queued_attempts_are_not_started_when_the_runs_budget_is_used_up(yard: ModelYard) -> None:
+    """They say so, had no sandbox, and count as what they are in the run's exit status."""
+    command = "while python3 -B ask.py; do :; done; sleep 100"
+    result = yard.run(
+        command_agent(command, more=", attempts: 3"),
+        limits="budget: {usd: 0.05}, parallel: 1",
+        code=13,
+    )
+    first, *others = result["tasks"][0]["attempts"]
+
+    assert {one["state"] for one in (first, *others)} == {"budget-exhausted"}
+    assert first["usage"]["requests"] > 0
+    for one in others:
+        assert one["failure"] == "budget"
+        assert one["detail"].startswith("not started: the run's budget is used up: 0.0"), one
+        assert one["elapsed_seconds"] is None
+        assert one["candidate"] is None
+        assert one["cleanup"] == "done"
+        assert not one["usage"]["requests"]
+    shown = forkyard("status", result["id"], directory=yard.folder)
+    assert "not started: the run's budget is used up" in shown.stdout
+
+
+def test_agent_gets_no_more_when_it_has_made_its_requests(yard: ModelYard) -> None:
+    """Two are answered; the third is refused in words, and the orchestrator ends the agent."""
+    command = f"{FIX}; while python3 -B ask.py; do :; done; sleep 100"
+    result = yard.run(command_agent(command), limits="attempt_requests: 2", code=0)
+    one = attempts(result)["mine"]
+
+    assert one["usage"]["requests"] == 2
+    assert (one["state"], one["failure"]) == ("budget-exhausted", "budget")
+    assert one["evaluation"]["verdict"] == "solved"
+    assert "has made its 2 requests" in one["detail"]
+
+
 @pytest.mark.parametrize(
     ("status", "failure", "verdict", "code"),
     [

@@ -189,6 +189,8 @@ class AttemptSteps:
             trouble=command.trouble or attempt.trouble,
             detail=command.detail or attempt.detail,
         )
+        if command.ending is AttemptState.BUDGET_EXHAUSTED:
+            ended = replace(ended, failure=Failure.BUDGET)
         if attempt.state is AttemptState.COLLECTING:
             ended = replace(ended, cleanup=CLEANUP_KEPT)
         elif not self.rows.owned(attempt.id):

@@ -6,7 +6,8 @@ What is wanted for an attempt follows from its state alone:
 
     queued -> preparing -> running -> collecting -> evaluating -> its ending -> cleaned up
 
-with shortcuts where the run is cancelled, past its deadline, or something of ours is broken.
+with shortcuts where the run is cancelled, past its deadline or its budget, or something of ours is
+broken.
 """
 
 from __future__ import annotations
@@ -167,6 +168,15 @@ def _before_running(
         )
     if is_late:
         return for_attempt(CommandKind.END, attempt, ending=AttemptState.TIMED_OUT, detail=LATE)
+    status = view.spent.get(run.id)
+    spent = None if status is None else status.spent_for(attempt.agent)
+    if spent is not None:
+        return for_attempt(
+            CommandKind.END,
+            attempt,
+            ending=AttemptState.BUDGET_EXHAUSTED,
+            detail=f"not started: {spent}",
+        )
     prepare = for_attempt(CommandKind.PREPARE, attempt)
     trouble = progress.trouble or _given_up(view, prepare)
     if trouble is not None:

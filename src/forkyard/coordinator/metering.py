@@ -13,7 +13,7 @@ from forkyard.coordinator.rows import names_of
 from forkyard.coordinator.usage import UsageCopier
 from forkyard.errors import ForkyardError, GatewayError, StoreError
 from forkyard.gateway.interface import Gateway, LedgerEntry, RunStatus
-from forkyard.model.ids import WorkspaceId
+from forkyard.model.ids import RunId, WorkspaceId
 from forkyard.model.run import AgentSpec, Attempt, Run
 
 _log = logging.getLogger(__name__)
@@ -43,14 +43,24 @@ class Metering:
     usage: UsageCopier | None
     clock: Clock
     on_change: Callable[[], None] = lambda: None
-    """Called when what `exhausted` says has changed."""
+    """Called when what `exhausted` or `spent` says has changed."""
     _exhausted: dict[WorkspaceId, str] = field(default_factory=dict)
+    _spent_runs: dict[RunId, RunStatus] = field(default_factory=dict)
     _spent: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def exhausted(self) -> Mapping[WorkspaceId, str]:
         """Say whom a budget refused, and why."""
         return self._exhausted
+
+    @property
+    def spent(self) -> Mapping[RunId, RunStatus]:
+        """Give the runs whose budget is worth no further beginning."""
+        return self._spent_runs
+
+    def forget(self, run: RunId) -> None:
+        """Know nothing of a run that is over: it may begin again."""
+        self._spent_runs.pop(run, None)
 
     async def let_in(self, attempt: Attempt, run: Run, agent: AgentSpec) -> None:
         """Give a prepared attempt its grant; again is fine, and needed after our own start.
@@ -112,6 +122,10 @@ class Metering:
             if grant.is_exhausted and grant.workspace not in self._exhausted:
                 self._exhausted[grant.workspace] = grant.refusal or "a budget is used up"
                 is_new = True
+        known = self._spent_runs.get(status.run)
+        if status.spent and (known is None or known.spent != status.spent):
+            self._spent_runs[status.run] = status
+            is_new = True
         if is_new:
             self.on_change()
 

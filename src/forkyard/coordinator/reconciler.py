@@ -152,6 +152,7 @@ class Reconciler:
             if run.state not in ACTIVE_RUN_STATES:
                 self.deadlines.forget(run.id)
                 self.forget_failures(run.id)
+                self.metering.forget(run.id)
                 continue
             deadline = self.deadlines.of(run)
             if deadline is not None:
@@ -163,6 +164,7 @@ class Reconciler:
             deadlines=deadlines,
             failures=self._failures,
             exhausted=self.metering.exhausted,
+            spent=self.metering.spent,
         )
 
     def _reconcile(self, group: asyncio.TaskGroup, wanted: tuple[Command, ...]) -> None:

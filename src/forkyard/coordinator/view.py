@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from forkyard.gateway.interface import RunStatus
 from forkyard.model.ids import RunId, WorkspaceId
 from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, AttemptState, Run, RunState
 from forkyard.store.projections import State
@@ -47,6 +48,8 @@ class View:
     """By command key."""
     exhausted: Mapping[WorkspaceId, str] = field(default_factory=dict)
     """Whom a budget refused at the gateway, and why."""
+    spent: Mapping[RunId, RunStatus] = field(default_factory=dict)
+    """Runs whose budget is worth no further beginning, to all agents or to some."""
 
     def active_runs(self) -> tuple[Run, ...]:
         """List the runs that are not over, oldest first."""

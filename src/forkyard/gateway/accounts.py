@@ -54,6 +54,8 @@ class Accounts:
     attempts: dict[AttemptId, Balance] = field(default_factory=dict)
     requests: dict[AttemptId, int] = field(default_factory=dict)
     runs: dict[RunId, Balance] = field(default_factory=dict)
+    spent: dict[RunId, dict[str, str]] = field(default_factory=dict)
+    """By run and agent: why no further attempt is worth its beginning."""
 
     def let_in(self, grant: Grant, standing: Standing) -> Account:
         """Take a grant and what the file knows of it; numbers known already are newer."""
@@ -90,6 +92,7 @@ class Accounts:
             self.requests.pop(grant.attempt, None)
         if all(one.run != grant.run for one in grants) and not _busy(self.runs.get(grant.run)):
             self.runs.pop(grant.run, None)
+            self.spent.pop(grant.run, None)
 
     def sharers(self, run: RunId) -> int:
         """Count the attempts that may still spend a run's budget."""

@@ -14,35 +14,21 @@ by one thread, so two of them never race; the file's own CHECK would stop a wron
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from functools import partial
 
 from forkyard.errors import InternalError, NotFoundError
 from forkyard.gateway.accounts import Account, Accounts
-from forkyard.gateway.budget import Admit, Ask, Level, Refuse, Wait, decide
+from forkyard.gateway.budget import Ask
 from forkyard.gateway.followers import Followers
 from forkyard.gateway.interface import Finish, LedgerEntry, Outcome, RunStatus
 from forkyard.gateway.ledger import Ledger
-from forkyard.gateway.line import Line, Reservation, Waiting
+from forkyard.gateway.line import Reservation, Waiting
 from forkyard.gateway.prices import MOST_MODEL_NAME, ModelPrice, cost_micro_usd
 from forkyard.gateway.rows import Settlement, is_credible
+from forkyard.gateway.serving import Serving
 from forkyard.model.budget import Grant, TokenCounts
 from forkyard.model.ids import AttemptId, RunId, WorkspaceId
-
-MOST_REFUSALS = 100
-"""Of one workspace that are entered one by one; an agent that goes on asking is only counted."""
-
-
-class RefusedError(Exception):
-    """A request that gets no reservation; the refusal is in the ledger already."""
-
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        """Keep which kind of refusal it is and why, in words that may reach the agent."""
-        super().__init__(reason)
-        self.outcome = outcome
-        """REFUSED_BUDGET or REFUSED_LIMIT."""
-        self.reason = reason
 
 
 class Admission:
@@ -52,9 +38,9 @@ class Admission:
         """Take an open ledger, which stays the caller's to close."""
         self._ledger = ledger
         self._accounts = Accounts()
-        self._lines: dict[RunId, Line] = {}
-        self._open: dict[str, Reservation] = {}
         self._followers = Followers()
+        self._serving = Serving(ledger, self._accounts, self._followers)
+        self._open: dict[str, Reservation] = {}
 
     async def grant(self, grant: Grant) -> None:
         """Let a workspace in, or change its grant; again with the same is fine.
@@ -67,8 +53,8 @@ class Admission:
         """
         standing = await self._ledger.set_budgets(grant)
         self._accounts.let_in(grant, standing)
-        self._lines.setdefault(grant.run, Line())
-        self._move(grant.run)
+        self._serving.open(grant.run)
+        self._serving.move(grant.run)
 
     def revoke(self, workspace: WorkspaceId) -> None:
         """Refuse what a workspace waits for and whatever it asks later; in flight stays open."""
@@ -76,17 +62,11 @@ class Admission:
         if account is None:
             return
         run = account.grant.run
-        line = self._lines[run]
-        for waiting in tuple(line.of(workspace)):
-            line.leave(waiting, is_served=False)
-            if not waiting.turn.done():
-                waiting.turn.set_exception(
-                    RefusedError(Outcome.REFUSED_LIMIT, "this workspace is no longer let in")
-                )
+        self._serving.turn_away(run, workspace)
         self._accounts.forget_idle(account.grant)
         if not self._accounts.of_run(run):
-            del self._lines[run]
-        self._move(run)
+            self._serving.close(run)
+        self._serving.move(run)
 
     def grant_of(self, workspace: WorkspaceId) -> Grant | None:
         """Give a workspace's grant; None: not let in yet, or no more."""
@@ -135,17 +115,15 @@ class Admission:
             turn=asyncio.get_running_loop().create_future(),
         )
         run = account.grant.run
-        self._lines[run].join(waiting)
-        self._move(run)
+        self._serving.join(run, waiting)
         try:
             reservation = await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled():
                 if waiting.turn.exception() is None:
                     self._give_back(waiting.turn.result(), None)
-            elif (line := self._lines.get(run)) is not None:
-                line.leave(waiting, is_served=False)
-                self._move(run)
+            else:
+                self._serving.leave(run, waiting)
             raise
         try:
             await self._ledger.reserve(reservation.row())
@@ -253,7 +231,7 @@ class Admission:
         account = self._account(workspace)
         settlement = Settlement(outcome=outcome, status=status, detail=detail)
         account.refuse(detail, is_final=False)
-        self._record(account, provider, model[:MOST_MODEL_NAME], settlement)
+        self._serving.record(account, provider, model[:MOST_MODEL_NAME], settlement)
         self._followers.touched(account.grant.run)
 
     def status(self, run: RunId) -> RunStatus | None:
@@ -264,7 +242,7 @@ class Admission:
         accounts = self._accounts.of_run(run)
         if not accounts:
             return None
-        line = self._lines[run]
+        line = self._serving.line(run)
         balance = self._accounts.runs[run]
         return RunStatus(
             run=run,
@@ -273,6 +251,7 @@ class Admission:
             spent_micro_usd=balance.spent_micro_usd,
             reserved_tokens=balance.reserved_tokens,
             reserved_micro_usd=balance.reserved_micro_usd,
+            spent=dict(self._accounts.spent.get(run, {})),
             grants=tuple(
                 self._accounts.status(
                     account,
@@ -305,77 +284,6 @@ class Admission:
         if self._open.pop(reservation.id, None) is None:
             raise InternalError(f"cannot settle {reservation.id}: it is not open")
 
-    def _move(self, run: RunId) -> None:
-        """Serve everyone whose turn it is, until the next in line has to wait."""
-        line = self._lines.get(run)
-        while line is not None and self._serve_one(line):
-            pass
-        self._followers.touched(run)
-
-    def _serve_one(self, line: Line) -> bool:
-        for waiting in line.first_of_each():
-            if waiting.turn.done():  # its task was cancelled at this very moment
-                line.leave(waiting, is_served=False)
-                return True
-            grant = waiting.grant
-            account = self._accounts.of_workspace[grant.workspace]
-            most = account.grant.most_requests
-            if most is not None and self._accounts.requests[grant.attempt] >= most:
-                reason = f"the attempt has made its {most} requests"
-                self._refuse(line, waiting, Outcome.REFUSED_LIMIT, reason)
-                return True
-            if account.in_flight >= max(1, account.grant.most_concurrent):
-                continue
-            match decide(
-                waiting.ask,
-                self._accounts.attempts[grant.attempt],
-                self._accounts.runs[grant.run],
-                sharers=self._accounts.sharers(grant.run),
-            ):
-                case Admit() as admitted:
-                    self._admit(line, waiting, admitted)
-                    return True
-                case Refuse(reason=reason):
-                    self._refuse(line, waiting, Outcome.REFUSED_BUDGET, reason)
-                    return True
-                case Wait(level=Level.RUN):
-                    # who comes later must not take what this one waits for
-                    return False
-                case Wait():
-                    continue
-        return False
-
-    def _admit(self, line: Line, waiting: Waiting, admitted: Admit) -> None:
-        line.leave(waiting, is_served=True)
-        self._accounts.reserve(waiting.grant, admitted.tokens, admitted.micro_usd or 0)
-        waiting.turn.set_result(
-            Reservation(
-                id=uuid.uuid4().hex,
-                grant=waiting.grant,
-                provider=waiting.provider,
-                model=waiting.model,
-                price=waiting.price,
-                input_tokens=waiting.ask.input_tokens,
-                output_tokens=admitted.output_tokens,
-                micro_usd=admitted.micro_usd,
-                is_clamped=admitted.output_tokens < waiting.ask.output_tokens,
-            )
-        )
-
-    def _refuse(self, line: Line, waiting: Waiting, outcome: Outcome, reason: str) -> None:
-        line.leave(waiting, is_served=True)
-        account = self._accounts.of_workspace[waiting.grant.workspace]
-        account.refuse(reason, is_final=True)
-        settlement = Settlement(outcome=outcome, status=waiting.refusal_status, detail=reason)
-        self._record(account, waiting.provider, waiting.model, settlement)
-        waiting.turn.set_exception(RefusedError(outcome, reason))
-
-    def _record(self, account: Account, provider: str, model: str, settlement: Settlement) -> None:
-        if account.refused <= MOST_REFUSALS:
-            self._ledger.record(
-                account.grant, provider=provider, model=model, settlement=settlement
-            ).add_done_callback(_looked_at)
-
     def _settled(self, reservation: Reservation, done: asyncio.Future[LedgerEntry]) -> None:
         if done.cancelled() or done.exception() is not None:
             # it may have cost all of it, and must not keep others waiting for ever
@@ -401,9 +309,4 @@ class Admission:
         reserved = (reservation.tokens, reservation.micro_usd or 0)
         self._accounts.give_back(grant, reserved, spent)
         self._accounts.forget_idle(grant)
-        self._move(grant.run)
-
-
-def _looked_at(done: asyncio.Future[LedgerEntry]) -> None:
-    if not done.cancelled():
-        done.exception()  # a refusal that cannot be entered is told to the agent all the same
+        self._serving.move(grant.run)

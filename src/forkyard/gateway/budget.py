@@ -18,6 +18,11 @@ FLOOR_TOKENS = 1_024
 COMFORTABLE_TOKENS = 16_384
 """Output, beside thinking, that hardly any step of an agent passes: it does not wait for more."""
 
+_LEAST_TOKENS = 5_120
+"""No request at all is admitted with less: the bound of an empty one, and the least output."""
+_LEAST_MICRO_USD = 10_000
+"""No agent gets a first answer for less than a cent."""
+
 _UNPRICED = "is in money and the model has no known price"
 
 
@@ -134,6 +139,15 @@ class Refuse:
 Decision = Admit | Wait | Refuse
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """A run's budget is worth no further beginning."""
+
+    reason: str
+    is_of_one_agent: bool
+    """Others, whose model is cheaper or whose prompt is smaller, may still do with what is left."""
+
+
 def decide(ask: Ask, attempt: Balance, run: Balance, *, sharers: int = 1) -> Decision:
     """Decide on the request that is next in line.
 
@@ -165,6 +179,37 @@ def decide(ask: Ask, attempt: Balance, run: Balance, *, sharers: int = 1) -> Dec
         tokens=ask.input_tokens + output,
         micro_usd=None if ask.bound is None else ask.bound.micro_usd(output),
     )
+
+
+def spent_for(ask: Ask, run: Balance, *, is_first: bool) -> Spent | None:
+    """Say whether attempts that have not begun should, after the run refused a request.
+
+    Args:
+        ask: What was refused.
+        run: What is left.
+        is_first: It was its attempt's very first: the next attempt of that agent begins like it.
+
+    Returns:
+        None: something may come of it.
+    """
+    tokens, micro_usd = run.free_tokens, run.free_micro_usd
+    if micro_usd is not None and ask.bound is None:
+        return None  # it was no matter of how much is left
+    parts = []
+    if tokens is not None:
+        parts.append(f"{tokens} of {run.budget.tokens} tokens are left")
+    if micro_usd is not None:
+        parts.append(f"{dollars(micro_usd)} of {dollars(run.budget.micro_usd or 0)} are left")
+    reason = f"the run's budget is used up: {'; '.join(parts)}"
+    if (tokens is not None and tokens < _LEAST_TOKENS) or (
+        micro_usd is not None and micro_usd < _LEAST_MICRO_USD
+    ):
+        return Spent(reason=reason, is_of_one_agent=False)
+    is_poor = tokens is not None and tokens < COMFORTABLE_TOKENS
+    if micro_usd is not None and ask.bound is not None:
+        answer = replace(ask.bound, input_total=0)
+        is_poor |= answer.affordable(micro_usd, COMFORTABLE_TOKENS) < COMFORTABLE_TOKENS
+    return Spent(reason=reason, is_of_one_agent=True) if is_first or is_poor else None
 
 
 def _affordable(ask: Ask, balance: Balance, *, sharers: int = 1) -> int:

@@ -121,6 +121,10 @@ class GrantStatus:
     last_fault_detail: str = ""
 
 
+EVERY_AGENT = "*"
+"""Stands for all agents of a run; no agent has such a name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """What one run's budget is doing now."""
@@ -132,6 +136,12 @@ class RunStatus:
     reserved_tokens: int
     reserved_micro_usd: int
     grants: tuple[GrantStatus, ...] = field(default=())
+    spent: dict[str, str] = field(default_factory=dict)
+    """Agent, or EVERY_AGENT -> why what is left is worth no further attempt's beginning."""
+
+    def spent_for(self, agent: str) -> str | None:
+        """Say why no further attempt of an agent is to begin; None: it may."""
+        return self.spent.get(EVERY_AGENT) or self.spent.get(agent)
 
 
 class Gateway(Protocol):

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from forkyard.errors import ForkyardError
 from forkyard.gateway import answers
-from forkyard.gateway.admission import Admission, RefusedError
+from forkyard.gateway.admission import Admission
 from forkyard.gateway.budget import FLOOR_TOKENS, Ask
 from forkyard.gateway.governor import THROTTLED, Governor, PatienceError
 from forkyard.gateway.interface import Finish, Outcome, Provider
@@ -35,6 +35,7 @@ from forkyard.gateway.prices import ModelPrice, bound_of
 from forkyard.gateway.protocols.content_coding import ContentError, Decoder
 from forkyard.gateway.protocols.interface import ModelProtocol, Reading, Reason, Rebuilt, UsageMeter
 from forkyard.gateway.room import PLACE
+from forkyard.gateway.serving import RefusedError
 from forkyard.gateway.upstream import Patience, Stalled, Upstream
 from forkyard.model.budget import Grant, TokenCounts
 

@@ -12,7 +12,7 @@ import pytest
 from fakes.coordination import World, make_coordinator, make_task, make_world
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.errors import ConflictError
-from forkyard.gateway.interface import Outcome
+from forkyard.gateway.interface import EVERY_AGENT, Outcome
 from forkyard.model.budget import Budget
 from forkyard.model.run import Attempt, AttemptState, Failure, Run, RunLimits, Task
 from forkyard.model.verdict import VerdictKind
@@ -119,6 +119,37 @@ def test_agent_is_ended_and_judged_when_a_budget_refuses_it(world: World) -> Non
         assert attempt.candidate is not None
         assert attempt.evaluation is not None
         assert world.told[0].ending is AttemptState.BUDGET_EXHAUSTED
+
+    told(world, story)
+
+
+@pytest.mark.parametrize(("whose", "started"), [(EVERY_AGENT, 1), ("agent-0", 2)])
+def test_queued_attempt_is_not_started_when_the_runs_budget_is_spent(
+    world: World, whose: str, started: int
+) -> None:
+    """No sandbox is made for it, and it says why; another agent's goes on if it still may."""
+
+    async def story(coordinator: Coordinator) -> None:
+        task = await _task(world, "hang", "exit 0")
+        task = replace(task, agents=(replace(task.agents[0], attempts=2), task.agents[1]))
+        run = await coordinator.submit("run", [task], replace(LIMITS, parallel=1))
+        while not world.running:
+            await world.journal.wait_for_change(world.journal.sequence)
+        first = world.gateway.granted[0]
+        assert first.agent == task.agents[0].name == "agent-0"
+        world.gateway.spent[run.id] = {whose: "the run's budget is used up"}
+        world.gateway.refuse(first)
+        await coordinator.wait(run.id)
+        attempts = world.journal.state.attempts_of(run.id)
+        assert len({one.workspace for one in world.gateway.granted}) == started
+        (waited,) = [one for one in attempts if one.agent == "agent-0" and one.number == 2]
+        assert waited.state is AttemptState.BUDGET_EXHAUSTED
+        assert waited.failure is Failure.BUDGET
+        assert waited.detail == "not started: the run's budget is used up"
+        assert waited.workspace is None
+        assert waited.cleanup == "done"
+        (other,) = [one for one in attempts if one.agent == task.agents[1].name]
+        assert (other.workspace is not None) == (started == 2)
 
     told(world, story)
 

@@ -11,11 +11,12 @@ import pytest
 
 from fakes.ledger_scene import MODEL, PRICE, RUN, ask_for, grant_of
 from forkyard.errors import InternalError, NotFoundError, StoreError
-from forkyard.gateway.admission import Admission, RefusedError
+from forkyard.gateway.admission import Admission
 from forkyard.gateway.budget import Ask
 from forkyard.gateway.interface import GrantStatus, Outcome, RunStatus
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.line import Reservation
+from forkyard.gateway.serving import RefusedError
 from forkyard.model.budget import Budget, Grant, TokenCounts
 
 USED = TokenCounts(input=100, output=200)
@@ -174,6 +175,30 @@ def test_sibling_that_fits_goes_on_when_one_is_refused(tmp_path: Path) -> None:
             assert status.grants[0].refusal == told.value.reason
             outcomes = [entry.outcome for entry in await ledger.entries_after(0)]
             assert outcomes == [Outcome.REFUSED_BUDGET, Outcome.COMPLETE]
+
+    run(scene)
+
+
+def test_run_is_spent_when_what_is_left_buys_no_answer(tmp_path: Path) -> None:
+    """Only then, and for that agent only, since another's model may be cheaper."""
+    grant = grant_of(1, run=Budget(micro_usd=500_000))
+    other = grant_of(2, run=Budget(micro_usd=500_000))
+
+    async def scene() -> None:
+        async with opened(tmp_path, grant, other) as (admission, _):
+            await complete(admission, await admit(admission, grant, ask_for(1_000, 2_000)))
+            with pytest.raises(RefusedError):
+                await admit(admission, grant, ask_for(200_000, 2_000))
+            status = admission.status(RUN)
+            assert status is not None
+            assert status.spent == {}
+            with pytest.raises(RefusedError):
+                # the first that it asks
+                await admit(admission, other, ask_for(200_000, 2_000))
+            status = admission.status(RUN)
+            assert status is not None
+            assert list(status.spent) == ["mine"]
+            assert "0.495600 USD of 0.500000 USD are left" in status.spent["mine"]
 
     run(scene)
 

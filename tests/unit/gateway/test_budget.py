@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from forkyard.gateway.budget import (
     Wait,
     decide,
     dollars,
+    spent_for,
 )
 from forkyard.gateway.prices import Bound
 from forkyard.model.budget import Budget
@@ -189,3 +191,33 @@ def test_decision_never_passes_a_limit_and_never_waits_for_nothing(
             assert (attempt if level is Level.ATTEMPT else run).in_flight > 0
         case Refuse(level=level):
             assert (attempt if level is Level.ATTEMPT else run).in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "is_first", "is_of_one_agent"),
+    [
+        (tokens(100_000, spent=50_000), False, None),
+        (tokens(100_000, spent=50_000), True, True),
+        (tokens(100_000, spent=90_000), False, True),
+        (tokens(100_000, spent=99_000), False, False),
+        (Balance(budget=Budget(micro_usd=1_000_000)), False, None),
+        # 16,384 tokens cost 327,680
+        (Balance(budget=Budget(micro_usd=1_000_000), spent_micro_usd=700_000), False, True),
+        (Balance(budget=Budget(micro_usd=1_000_000), spent_micro_usd=995_000), False, False),
+    ],
+)
+def test_run_is_spent_when_a_further_attempt_is_not_worth_its_beginning(
+    run: Balance, *, is_first: bool, is_of_one_agent: bool | None
+) -> None:
+    """For everybody where nothing can be had, else for the agent that was refused."""
+    ask = Ask(input_tokens=1_000, output_tokens=128_000, bound=BOUND)
+    found = spent_for(ask, run, is_first=is_first)
+
+    assert (None if found is None else found.is_of_one_agent) is is_of_one_agent
+
+
+def test_run_is_not_spent_when_only_the_model_has_no_price() -> None:
+    """That is told before a run begins; nothing is known of what is left."""
+    run = Balance(budget=Budget(micro_usd=1))
+
+    assert spent_for(HUGE, run, is_first=True) is None
