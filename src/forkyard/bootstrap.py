@@ -183,7 +183,7 @@ async def assemble(
         variables=network_settings(),
         search_path=f"{search_path()}:{SEARCH_PATH}",
     )
-    templates = Templates(snapshots, clock, masker, images)
+    templates = Templates(snapshots, clock, masker, images, secret=lambda name: _value(kept, name))
     evaluator = Evaluator(workspaces, collector, layout, clock, masker)
     applications = Applications(
         journal=journal,

@@ -75,6 +75,7 @@ class FakeYard:
         network: NetworkPolicy = NetworkPolicy.NONE,
         limits: Limits | None = None,
         owner: str | None = None,
+        is_evaluation: bool = False,
     ) -> Workspace:
         """Fork a dictionary."""
         self._called("create")

@@ -205,6 +205,7 @@ class Evaluator:
             network=NetworkPolicy.NONE,
             limits=None if task.limits == Limits() else task.limits,
             owner=owner,
+            is_evaluation=True,
         )
         try:
             yield workspace

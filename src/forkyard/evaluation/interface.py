@@ -28,6 +28,7 @@ class JudgeWorkspaces(Protocol):
         network: NetworkPolicy = NetworkPolicy.NONE,
         limits: Limits | None = None,
         owner: str | None = None,
+        is_evaluation: bool = False,
     ) -> Workspace:
         """Fork a stopped workspace."""
         ...

@@ -46,6 +46,8 @@ class ExecSpec:
     """Whether whoever attaches may write to its standard input; else that is /dev/null."""
     attended: bool = False
     """Whether somebody is about to attach who wants its output from the first byte on."""
+    task: str = ""
+    """The template's task that it is, such as ``POST_START db``; nobody else asked for it."""
     terminal: tuple[int, int] | None = None
     """Rows and columns of a terminal of its own; output is then one stream."""
 

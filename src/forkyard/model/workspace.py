@@ -219,6 +219,17 @@ class TemplateSpec:
     source_folder: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFailure:
+    """What a build failed at."""
+
+    word: str
+    """`pull`, `build`, `clone`, `start`, `task`, `stop` or `snapshot`."""
+    task: str | None = None
+    tail: str = ""
+    """The end of that task's output, secrets masked."""
+
+
 class TemplateState(StrEnum):
     """Where a template is between its file and its snapshot."""
 
@@ -239,7 +250,12 @@ class Template:
     state: TemplateState
     created_at: str
     snapshot: SnapshotId | None = None
+    """Of its last good build with the defaults of its `vars`."""
     trouble: str | None = None
+    failure: BuildFailure | None = None
+    """With state `failed`, where it was a step that failed."""
+    last_build: SnapshotId | None = None
+    """Of its last good build, whatever the values."""
 
 
 class SnapshotState(StrEnum):
@@ -266,6 +282,12 @@ class Snapshot:
     limits: Limits = Limits()
     workspace: WorkspaceId | None = None
     """The workspace it was taken from."""
+    template: TemplateId | None = None
+    """Whose build made it."""
+    parameters: dict[str, str] = field(default_factory=dict)
+    """With a template: the values of its `vars`."""
+    recipe: str = ""
+    """With a template: the digest of what was built, `vars` put in."""
     sealed_of: SnapshotId | None = None
     """Set on the derived snapshot whose history ends at the base commit."""
     trouble: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import posixpath
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,16 +24,16 @@ from forkyard.workspace.image_host import host_packages
 from forkyard.workspace.layers import Layers
 from forkyard.workspace.repository import Importer
 from forkyard.workspace.toolchains import Toolchains, find_toolchains
-from forkyard.workspace.workspaces import BUILT_IN_VARIABLES
+from forkyard.workspace.variables import BUILT_IN_VARIABLES
 
 
 class BaseLayers:
     """Makes them in one state directory."""
 
-    def __init__(self, layout: Layout, layers: Layers) -> None:
+    def __init__(self, layout: Layout, layers: Layers, secret: Callable[[str], str | None]) -> None:
         """Keep the collaborators; nothing is made yet."""
         self._layers = layers
-        self._importer = Importer(layout)
+        self._importer = Importer(layout, secret)
 
     async def make(
         self,
@@ -64,6 +65,10 @@ class BaseLayers:
                 _make_folder(root, folder)
         else:
             base = await asyncio.to_thread(lay_image_base, root, self._layers, image, say)
+        for other in spec.additional_repositories:
+            _make_parents(root, other.target)
+            say(f"additional repository at {other.target}")
+            await self._importer.take(other, root / other.target.lstrip("/"), say)
         variables = {**({} if base is None else base.variables), **spec.variables}
         source, tools = None, Toolchains()
         if spec.repository is not None:
@@ -86,6 +91,16 @@ class BaseLayers:
             host_packages=await asyncio.to_thread(host_packages) if base is None else None,
             image=None if base is None else base.root,
         )
+
+
+def _make_parents(root: Path, target: str) -> None:
+    """Make the folders between the workspace's root and a target, for the user."""
+    path = root / WORKSPACE_ROOT.lstrip("/")
+    for name in posixpath.relpath(posixpath.dirname(target), WORKSPACE_ROOT).split("/"):
+        path = path / name
+        if not path.is_dir():
+            path.mkdir(mode=0o755)
+            os.chown(path, STORAGE_USER_ID, STORAGE_USER_ID)
 
 
 def _make_folder(root: Path, folder: str) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 from forkyard.base.durable import make_directory
 from forkyard.base.masking import MaskedStream, Masker
 from forkyard.base.removal import remove_tree
+from forkyard.workspace.task_records import TaskRecord, write_records
 
 LOG_NAME = "build.log"
 STREAMS = ("stdout", "stderr")
 _POLL_SECONDS = 0.1
 _CHUNK_BYTES = 256 * 1024
+TAIL_BYTES = 2048
 
 
 class BuildLog:
@@ -26,6 +28,7 @@ class BuildLog:
         """Know the folder; `begin` makes it. Secrets are masked in whatever is written."""
         self.folder = folder
         self._masker = masker or Masker()
+        self._records: dict[int, TaskRecord] = {}
 
     @property
     def path(self) -> Path:
@@ -41,6 +44,24 @@ class BuildLog:
     def say(self, sentence: str) -> None:
         """Add a line."""
         self._append(self._masker.mask(f"{sentence}\n".encode(errors="replace")))
+
+    def record(self, record: TaskRecord) -> None:
+        """Keep what is known of a task, in place of what was known before."""
+        self._records[record.number] = record
+        records = tuple(self._records[number] for number in sorted(self._records))
+        write_records(self.folder, records)
+
+    def tail(self, task: str) -> str:
+        """Give the last lines of what a task printed: of its errors, where it printed any."""
+        for stream in reversed(STREAMS):
+            with (
+                contextlib.suppress(FileNotFoundError),
+                (self.folder / f"{task}.{stream}").open("rb") as file,
+            ):
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                if text := file.read().decode(errors="replace").strip():
+                    return text
+        return ""
 
     @contextlib.asynccontextmanager
     async def following(self, output: Path, task: str) -> AsyncIterator[None]:

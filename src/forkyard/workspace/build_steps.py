@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Literal, TypeVar
 
 from forkyard.errors import ForkyardError, WorkspaceError
+from forkyard.model.workspace import BuildFailure
 
 Word = Literal["pull", "build", "clone", "task", "start", "stop", "snapshot"]
 """pull, build: the image; clone: a repository; then the workspace's start, its tasks, its stop."""
@@ -16,10 +17,12 @@ _Result = TypeVar("_Result")
 class StepError(Exception):
     """A step failed: its word, and the error that the caller is told."""
 
-    def __init__(self, word: Word, error: ForkyardError) -> None:
-        """Keep both."""
+    def __init__(
+        self, word: Word, error: ForkyardError, *, task: str | None = None, tail: str = ""
+    ) -> None:
+        """Keep both, and of a task its name and the end of its output."""
         super().__init__(word)
-        self.word = word
+        self.failure = BuildFailure(word=word, task=task, tail=tail)
         self.error = error
 
 

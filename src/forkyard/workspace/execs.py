@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 
 from forkyard.base.clock import Clock
@@ -40,6 +40,10 @@ class Execs:
     def __init__(self, sandboxes: Sandboxes, background: Background, clock: Clock) -> None:
         """Take the open execs as the journal has them; nobody waits for them yet."""
         self._sandboxes = sandboxes
+        self.ready: Callable[[Workspace], Awaitable[None] | None] = lambda _: None
+        """What a command waits for once its sandbox is there; None: nothing."""
+        self._secrets: dict[ExecId, Mapping[str, str]] = {}
+        self._gated: dict[ExecId, asyncio.Event] = {}
         self._journal = sandboxes.journal
         self._fleet = sandboxes.fleet
         self._background = background
@@ -54,9 +58,31 @@ class Execs:
         """Say whether an exec of that id was ever asked for."""
         return exec_id in self._waiting or exec_id in self._journal.state.execs
 
-    async def run(self, spec: ExecSpec) -> Exec:
-        """Run a new command to its end."""
+    async def run(self, spec: ExecSpec, *, secrets: Mapping[str, str] | None = None) -> Exec:
+        """Run a new command to its end.
+
+        Args:
+            spec: As it stands in the journal.
+            secrets: Further variables, which no journal holds; a new server does not know them.
+        """
+        if secrets:
+            self._secrets[spec.id] = secrets
         return await asyncio.shield(self._follow(spec.id, self._run(spec)))
+
+    async def run_task(self, spec: ExecSpec, row: Workspace) -> Exec:
+        """Run a template's task in the very sandbox of a row: none is started for it.
+
+        Asked for again with the same id, also after a restart, it is waited for.
+        """
+        if self.known(spec.id):
+            return await self.wait(spec.id)
+        return await asyncio.shield(self._follow(spec.id, self._run_task(spec, row)))
+
+    async def _run_task(self, spec: ExecSpec, row: Workspace) -> Exec:
+        mine = self._new(spec, row)
+        await self._journal.append(mine, spec.task, expect=None)
+        self._open.setdefault(spec.workspace, set()).add(spec.id)
+        return await self._await_end(mine)
 
     async def wait(self, exec_id: ExecId) -> Exec:
         """Wait for the end of an exec that was asked for before, also by an earlier server.
@@ -110,6 +136,9 @@ class Execs:
         while row.state is ExecState.RUNNING:
             await self._fleet.kill_exec(workspace, exec_id, epoch=row.epoch)
             # Its sandbox may be on its way yet: then nobody knows the command, and it would begin.
+            gated = self._gated.get(exec_id)
+            if gated is not None:
+                gated.set()
             coming = self._waiting.get(exec_id)
             if coming is None or (await asyncio.wait({coming}, timeout=KILL_AGAIN_SECONDS))[0]:
                 return
@@ -150,14 +179,7 @@ class Execs:
             fresh = row.state not in UP
             if fresh:
                 row = self._sandboxes.next_epoch(row)
-            mine = Exec(
-                id=spec.id,
-                workspace=workspace,
-                epoch=row.epoch,
-                spec=spec,
-                state=ExecState.RUNNING,
-                created_at=self._clock.now(),
-            )
+            mine = self._new(spec, row)
             changes = [Change(entity=mine, note="exec", expect=None)]
             if fresh:
                 changes.insert(0, Change(entity=row, note="start"))
@@ -171,18 +193,11 @@ class Execs:
                     raise
         if fresh:
             self._background.spawn(self.say_running(row))
-        return await self._await_end(mine)
+        return await self._begin(mine, row)
 
     async def _run_in_coming(self, spec: ExecSpec, coming: Workspace) -> Exec:
         """Run where the sandbox is on its way: the journal is written meanwhile."""
-        mine = Exec(
-            id=spec.id,
-            workspace=spec.workspace,
-            epoch=coming.epoch,
-            spec=spec,
-            state=ExecState.RUNNING,
-            created_at=self._clock.now(),
-        )
+        mine = self._new(spec, coming)
         await self._journal.append(mine, "exec", expect=None)
         self._open.setdefault(spec.workspace, set()).add(spec.id)
         try:
@@ -199,6 +214,38 @@ class Execs:
                 hint="Run it again: a new sandbox starts, and the workspace's files are kept.",
             )
         self._background.spawn(self.say_running(row))
+        return await self._begin(mine, row)
+
+    def _new(self, spec: ExecSpec, row: Workspace) -> Exec:
+        return Exec(
+            id=spec.id,
+            workspace=row.id,
+            epoch=row.epoch,
+            spec=spec,
+            state=ExecState.RUNNING,
+            created_at=self._clock.now(),
+        )
+
+    async def _begin(self, mine: Exec, row: Workspace) -> Exec:
+        """Start a journalled command once the tasks of its sandbox's start are over."""
+        waiting = self.ready(row)
+        if waiting is None:
+            return await self._await_end(mine)
+        killed = self._gated[mine.id] = asyncio.Event()
+        tasks = asyncio.ensure_future(waiting)
+        ended = asyncio.ensure_future(killed.wait())
+        try:
+            await asyncio.wait({tasks, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if killed.is_set():
+                return await self._end(mine, _unstarted(mine, StopReason.KILLED, None))
+            await tasks
+        except ForkyardError as error:
+            await self._end(mine, _lost(mine, str(error)))
+            raise
+        finally:
+            self._gated.pop(mine.id, None)
+            for one in (tasks, ended):
+                one.cancel()
         return await self._await_end(mine)
 
     async def say_running(self, starting: Workspace) -> None:
@@ -210,8 +257,11 @@ class Execs:
                 await self._journal.append(running, "started", expect=starting)
 
     async def _await_end(self, row: Exec) -> Exec:
+        spec = row.spec
+        if secrets := self._secrets.pop(spec.id, None):
+            spec = replace(spec, variables={**spec.variables, **secrets})
         try:
-            result = await self._fleet.exec(row.spec, epoch=row.epoch)
+            result = await self._fleet.exec(spec, epoch=row.epoch)
         except ForkyardError as error:
             recorded = self._fleet.recorded_result(row.workspace, row.id)
             gone = await self._sandboxes.mark_gone(row.workspace, row.epoch)
@@ -262,14 +312,23 @@ class Execs:
     def _follow(self, exec_id: ExecId, work: Coroutine[object, object, Exec]) -> asyncio.Task[Exec]:
         task = self._background.spawn(work)
         self._waiting[exec_id] = task
-        task.add_done_callback(lambda _: self._waiting.pop(exec_id, None))
+
+        def over(_: asyncio.Task[Exec]) -> None:
+            self._waiting.pop(exec_id, None)
+            self._secrets.pop(exec_id, None)
+
+        task.add_done_callback(over)
         return task
 
 
 def _lost(row: Exec, detail: str) -> ExecResult:
+    return _unstarted(row, StopReason.INTERRUPTED, detail)
+
+
+def _unstarted(row: Exec, reason: StopReason, detail: str | None) -> ExecResult:
     return ExecResult(
         id=row.id,
-        stop_reason=StopReason.INTERRUPTED,
+        stop_reason=reason,
         exit_code=None,
         elapsed_seconds=0.0,
         stdout_bytes=0,

@@ -56,9 +56,12 @@ class Source:
 class Importer:
     """Brings repositories into half-made layers."""
 
-    def __init__(self, layout: Layout) -> None:
-        """Keep where our own state lies: it is never taken along."""
+    def __init__(
+        self, layout: Layout, secret: Callable[[str], str | None] = lambda _: None
+    ) -> None:
+        """Keep where our own state lies: it is never taken along; and where passwords come from."""
         self._layout = layout
+        self._secret = secret
 
     async def take(self, source: RepositorySource, target: Path, say: Say) -> str | None:
         """Bring a repository into an empty folder of a half-made layer.

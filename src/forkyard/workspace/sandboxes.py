@@ -34,6 +34,8 @@ class Sandboxes:
     ) -> None:
         """Know of no live sandbox yet."""
         self._providers = providers
+        self.on_up: Callable[[Workspace], None] = lambda _: None
+        """Told of each sandbox that is there, made or adopted; the caller holds the lock."""
         self.journal = journal
         self.fleet = fleet
         self._layers = layers
@@ -82,6 +84,7 @@ class Sandboxes:
         """Use a sandbox that an earlier server started."""
         self._live[row.id] = row.epoch
         self._coming.pop(row.id, None)
+        self.on_up(row)
 
     async def usable(self, workspace: WorkspaceId) -> Workspace:
         """Give a row that is stopped, or up with a sandbox of ours. The caller holds the lock.

@@ -229,7 +229,7 @@ class Sealing:
                 snapshot=pending.id,
                 layers=layers,
                 # By this machine's git, whatever the image has or lacks: layers are trees from `/`.
-                environment=replace(pending.environment, variables={}, image=None),
+                environment=replace(pending.environment, variables={}, tasks=(), image=None),
                 limits=pending.limits,
             ),
             display_name=f"sealing {pending.name}",

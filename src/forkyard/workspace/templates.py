@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,17 +23,13 @@ from forkyard.errors import (
     ConfigError,
     ConflictError,
     ForkyardError,
-    InternalError,
     NotFoundError,
     UserError,
-    WorkspaceError,
 )
-from forkyard.model.execution import StopReason
 from forkyard.model.ids import (
     LayerId,
     TemplateId,
     WorkspaceId,
-    new_exec_id,
     new_layer_id,
     new_snapshot_id,
     new_template_id,
@@ -41,57 +38,45 @@ from forkyard.model.ids import (
 from forkyard.model.workspace import (
     REPOSITORY,
     WORKSPACE_ROOT,
+    BuildFailure,
     ImageKind,
     NetworkPolicy,
-    OnFailure,
-    RepositorySource,
     Snapshot,
     SnapshotState,
     TaskType,
     Template,
     TemplateSpec,
     TemplateState,
-    TemplateTask,
     WorkspaceState,
 )
 from forkyard.store.journal import Change
+from forkyard.wire.templatefile import with_values
 from forkyard.workspace.base_layer import BaseLayers
 from forkyard.workspace.build_log import BuildLog
 from forkyard.workspace.build_steps import StepError, Word, step
+from forkyard.workspace.build_tasks import BuildTasks
 from forkyard.workspace.images import Images
+from forkyard.workspace.recipes import (
+    has_build_tasks,
+    network_words,
+    notes,
+    recipe_digest,
+    refuse_missing_secrets,
+)
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.workspaces import Origin
 
-TASK_SECONDS = 4 * 3600.0
 REFRESH_SECONDS = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}")
 _REFRESH = "cd repo 2>/dev/null && [ -e .git ] && git update-index -q --refresh; true"
 _INTERRUPTED = "interrupted: the server ended during the build"
-_OPEN = (
-    "network: open while the tasks run: the internet can be reached; this machine and private,"
-    " link-local and metadata addresses cannot"
-)
+Secret = Callable[[str], str | None]
 
 
 def _refuse_later(spec: TemplateSpec) -> None:
     """Refuse what the file may say and no build honours yet."""
     later = {
-        "additionalRepositories": bool(spec.additional_repositories),
-        "POST_START and PRE_STOP tasks": any(
-            task.type is not TaskType.ON_CREATE for task in spec.tasks
-        ),
-        "tasks[].background": any(task.background for task in spec.tasks),
-        "tasks[].secrets": any(task.secrets for task in spec.tasks),
-        "network.build other than open": spec.network.build is not NetworkPolicy.OPEN,
-        "authentication, branch, checkout, depth or submodules of a repository": (
-            spec.repository is not None
-            and spec.repository
-            != RepositorySource(
-                path=spec.repository.path,
-                url=spec.repository.url,
-                include_uncommitted=spec.repository.include_uncommitted,
-            )
-        ),
+        "network.build: allowlist": spec.network.build is NetworkPolicy.ALLOWLIST,
     }
     found = [what for what, is_asked in later.items() if is_asked]
     if found:
@@ -107,9 +92,20 @@ class Templates:
         clock: Clock,
         masker: Masker | None = None,
         images: Images | None = None,
+        *,
+        secret: Secret = lambda _: None,
     ) -> None:
-        """Keep the collaborators; nothing is done yet."""
+        """Keep the collaborators; nothing is done yet.
+
+        Args:
+            snapshots: Where builds end.
+            clock: For the rows.
+            masker: Knows every secret that a log could tell.
+            images: Where images other than `host` come from.
+            secret: Gives a secret's value; None where it is not set.
+        """
         self._masker = masker
+        self._secret = secret
         self._snapshots = snapshots
         self._workspaces = snapshots.workspaces
         self._journal = self._workspaces.journal
@@ -117,7 +113,7 @@ class Templates:
         self._layout = self._workspaces.layout
         self._clock = clock
         self._background = self._workspaces.background
-        self._base_layers = BaseLayers(self._layout, self._layers)
+        self._base_layers = BaseLayers(self._layout, self._layers, secret)
         self._images = images or Images(self._journal, self._layout, self._layers, clock)
         self._changing = asyncio.Lock()
 
@@ -169,32 +165,65 @@ class Templates:
                 self._refuse_while_building(old, "apply")
                 if old.spec == spec:
                     return old
-                row = replace(old, spec=spec, state=TemplateState.APPLIED, trouble=None)
+                if recipe_digest(old.spec) == recipe_digest(spec):
+                    row = replace(old, spec=spec)
+                    await self._journal.append(row, "applied", expect=old)
+                    return row
+                row = replace(
+                    old, spec=spec, state=TemplateState.APPLIED, trouble=None, failure=None
+                )
             await self._journal.append(row, "applied", expect=old)
             return row
 
-    async def build(self, name: str) -> Template:
+    def built(self, name: str, values: Mapping[str, str]) -> Snapshot | None:
+        """Give the newest ready snapshot that a build with these values made.
+
+        Raises:
+            NotFoundError: No such template.
+            ConfigError: It has no such `vars`, or what comes of them is wrong.
+        """
+        row = self.get(name)
+        digest = recipe_digest(with_values(row.spec, values))
+        found = [
+            one
+            for one in self._journal.state.snapshots.values()
+            if one.template == row.id
+            and one.recipe == digest
+            and one.state is SnapshotState.READY
+            and one.sealed_of is None
+        ]
+        return found[-1] if found else None
+
+    async def build(self, name: str, values: Mapping[str, str] | None = None) -> Template:
         """Build a template; each build makes a new snapshot, named ``NAME@NUMBER``.
 
+        Args:
+            name: Which.
+            values: Of its `vars`, in place of the defaults; the template's own snapshot stays
+                that of the defaults then.
+
         Returns:
-            The template, ready, with its new snapshot.
+            The template, with the new snapshot as its last build.
 
         Raises:
             NotFoundError: No such template.
             ConflictError: It is being built already.
+            ConfigError: Secrets are missing, or the values are wrong: all at once.
             UserError: Its repository cannot be taken as asked.
             WorkspaceError: A step failed; the template says which, and nothing of it is left.
 
         Cancellation:
             The build goes on.
         """
-        self.get(name)
-        return await self._background.finish(self._build(name))
+        spec = with_values(self.get(name).spec, values or {})
+        refuse_missing_secrets(name, spec, self._secret)
+        return await self._background.finish(self._build(name, values or {}))
 
-    async def _build(self, name: str) -> Template:
+    async def _build(self, name: str, values: Mapping[str, str]) -> Template:
         async with self._changing:
             row = self.get(name)
             self._refuse_while_building(row, "build")
+            spec = with_values(row.spec, values)
             layer = new_layer_id()
             pending = Snapshot(
                 id=new_snapshot_id(),
@@ -202,10 +231,13 @@ class Templates:
                 state=SnapshotState.PENDING,
                 created_at=self._clock.now(),
                 layers=(layer,),
-                limits=row.spec.limits,
+                limits=spec.limits,
                 workspace=new_workspace_id(),
+                template=row.id,
+                parameters=spec.parameters,
+                recipe=recipe_digest(spec),
             )
-            building = replace(row, state=TemplateState.BUILDING, trouble=None)
+            building = replace(row, state=TemplateState.BUILDING, trouble=None, failure=None)
             log = BuildLog(self._layout.build(row.id), self._masker)
             await asyncio.to_thread(log.begin, self._layout.trash)
             await self._journal.append_all(
@@ -216,10 +248,15 @@ class Templates:
             )
         failpoint("T01")
         log.say(f"building template {row.name} as snapshot {pending.name}")
+        for value in sorted(spec.parameters):
+            log.say(f"vars.{value} is {spec.parameters[value]!r}")
+        for note in notes(spec):
+            log.say(note)
         try:
-            await self._steps(building, pending, layer, log)
+            await self._steps(building, spec, pending, layer, log)
         except StepError as failed:
-            await self._fail(building, pending, f"{failed.word}: {failed.error.message}", log)
+            trouble = f"{failed.failure.word}: {failed.error.message}"
+            await self._fail(building, pending, trouble, log, failed.failure)
             raise failed.error from failed.error.__cause__
         except asyncio.CancelledError:
             await self._fail(building, pending, _INTERRUPTED, log)
@@ -227,26 +264,39 @@ class Templates:
         except BaseException as error:
             await self._fail(building, pending, str(error) or type(error).__name__, log)
             raise
-        ready = replace(building, state=TemplateState.READY, snapshot=pending.id)
+        ready = replace(building, last_build=pending.id)
+        if spec == row.spec:
+            ready = replace(ready, state=TemplateState.READY, snapshot=pending.id)
+        else:  # of other values: the template itself is as it was
+            before = (
+                TemplateState.READY if row.state is TemplateState.READY else TemplateState.APPLIED
+            )
+            ready = replace(ready, state=before)
         await self._journal.append(ready, "built", expect=building)
         log.say(f"snapshot {pending.name} is ready")
         return ready
 
     async def _steps(
-        self, template: Template, pending: Snapshot, layer: LayerId, log: BuildLog
+        self,
+        template: Template,
+        spec: TemplateSpec,
+        pending: Snapshot,
+        layer: LayerId,
+        log: BuildLog,
     ) -> None:
-        _refuse_later(template.spec)
-        image, source = None, template.spec.image_source
+        _refuse_later(spec)
+        image, source = None, spec.image_source
         if source is not None:
             word: Word = "build" if source.kind is ImageKind.BUILD else "pull"
             image = await step(word, self._images.obtain(source, log.say))
             pending = replace(pending, layers=(layer, *image.layers))
             await self._journal.append(pending, f"on image {image.digest}")
-        made = self._base_layers.make(template.spec, layer, log.say, image)
+        made = self._base_layers.make(spec, layer, log.say, image)
         environment = await step("clone", made)
         has_history = self._layers.lookup((layer,), f"{REPOSITORY}/.git") is not None
-        tasks = template.spec.tasks
-        pending = replace(pending, environment=environment)
+        has_tasks = has_build_tasks(spec)
+        later = tuple(task for task in spec.tasks if task.type is not TaskType.ON_CREATE)
+        pending = replace(pending, environment=replace(environment, tasks=later))
         workspace = pending.workspace
         assert workspace is not None  # noqa: S101 - given by the caller
         await self._workspaces.add(
@@ -254,58 +304,35 @@ class Templates:
                 snapshot=pending.id,
                 layers=pending.layers,
                 environment=environment,
-                limits=template.spec.limits,
+                limits=spec.limits,
             ),
             display_name=f"build of {template.name}",
             ephemeral=True,
-            network=NetworkPolicy.OPEN if tasks else NetworkPolicy.NONE,
+            network=spec.network.build if has_tasks else NetworkPolicy.NONE,
+            allow=spec.network.allow if has_tasks else (),
             owner=template.id,
             workspace_id=workspace,
             beside=[Change(entity=pending, note="base layer made")],
         )
         failpoint("T02")
-        if tasks or has_history:
-            if tasks:
-                log.say(_OPEN)
+        if has_tasks or has_history:
+            if has_tasks:
+                log.say(network_words(spec))
             await step("start", self._workspaces.start(workspace))
-            for number, task in enumerate(tasks, start=1):
-                await step("task", self._run_task(template.name, workspace, task, number, log))
+            tasks = BuildTasks(
+                template=template.name,
+                workspace=workspace,
+                workspaces=self._workspaces,
+                layout=self._layout,
+                log=log,
+                clock=self._clock,
+                secret=lambda name: self._secret(name) or "",
+            )
+            await step("task", tasks.run(spec.tasks))
             await step("task", self._refresh(workspace, log))
             await step("stop", self._workspaces.stop(workspace))
         await step("snapshot", self._snapshots.take(pending, workspace))
         await self._workspaces.delete(workspace)
-
-    async def _run_task(
-        self, name: str, workspace: WorkspaceId, task: TemplateTask, number: int, log: BuildLog
-    ) -> None:
-        log.say(f"task {task.name}: {task.run.strip()}")
-        identity = new_exec_id()
-        async with log.following(self._layout.exec(workspace, identity), f"task-{number}"):
-            done = await self._workspaces.exec(
-                workspace,
-                ["/bin/sh", "-c", task.run],
-                working_directory=task.working_directory,
-                timeout_seconds=TASK_SECONDS,
-                exec_id=identity,
-                keep_background=False,
-            )
-        result = done.result
-        if result is None:
-            raise InternalError(f"cannot run task {task.name}: it ended without a result")
-        if result.stop_reason is StopReason.EXITED:
-            outcome = f"ended with status {result.exit_code}"
-        else:
-            outcome = f"{result.stop_reason}" + (f": {result.detail}" if result.detail else "")
-        log.say(f"task {task.name} {outcome} after {result.elapsed_seconds:.1f} s")
-        if result.stop_reason is StopReason.EXITED and result.exit_code == 0:
-            return
-        if task.on_failure is OnFailure.CONTINUE:
-            log.say(f"the build goes on, as task {task.name} allows")
-            return
-        raise WorkspaceError(
-            f"cannot build template {name}: task {task.name} {outcome}",
-            hint=f"Read the build's log: `forkyard template show {name}`.",
-        )
 
     async def _refresh(self, workspace: WorkspaceId, log: BuildLog) -> None:
         done = await self._workspaces.exec(
@@ -319,13 +346,18 @@ class Templates:
             log.say("git's index could not be refreshed; the first `git status` will be slow")
 
     async def _fail(
-        self, building: Template, pending: Snapshot, trouble: str, log: BuildLog
+        self,
+        building: Template,
+        pending: Snapshot,
+        trouble: str,
+        log: BuildLog,
+        failure: BuildFailure | None = None,
     ) -> None:
         log.say(f"failed: {trouble}")
         with suppress(ForkyardError):
             await self._clean(building.id)
         await self._snapshots.fail(pending.id, trouble)
-        failed = replace(building, state=TemplateState.FAILED, trouble=trouble)
+        failed = replace(building, state=TemplateState.FAILED, trouble=trouble, failure=failure)
         await self._journal.append(failed, trouble, expect=building)
 
     async def _clean(self, template: TemplateId) -> None:

@@ -28,8 +28,6 @@ from forkyard.model.ids import (
     new_workspace_id,
 )
 from forkyard.model.workspace import (
-    USER_HOME,
-    USER_NAME,
     WORKSPACE_ROOT,
     Environment,
     Limits,
@@ -44,23 +42,14 @@ from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet, Line
 from forkyard.workspace.layers import Layers
+from forkyard.workspace.life_tasks import LifeTasks
 from forkyard.workspace.recovery import Recovery
 from forkyard.workspace.sandboxes import UP, Names, Sandboxes
 from forkyard.workspace.slots import Slots
 from forkyard.workspace.spares import Kind, Spares
+from forkyard.workspace.variables import BUILT_IN_VARIABLES, exec_variables
 
-BUILT_IN_VARIABLES = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": USER_HOME,
-    "USER": USER_NAME,
-    "LOGNAME": USER_NAME,
-    "SHELL": "/bin/bash",
-    "LANG": "C.UTF-8",
-    "TERM": "dumb",
-}
-
-
-ROOT_VARIABLES = {"HOME": "/root", "USER": "root", "LOGNAME": "root"}
+__all__ = ("BUILT_IN_VARIABLES", "Origin", "Workspaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +92,7 @@ class Workspaces:
         """Shared with snapshots and templates, so that `close` waits for their work as well."""
         self._sandboxes = Sandboxes(journal, fleet, self.layers, providers)
         self._execs = Execs(self._sandboxes, self.background, clock)
+        self._tasks = LifeTasks(self._sandboxes, self._execs, self.background)
         self._slots = Slots(
             [
                 *(
@@ -140,6 +130,7 @@ class Workspaces:
         start: bool = False,
         mounts: Sequence[ReadOnlyMount] = (),
         budget: Budget = Budget(),
+        is_evaluation: bool = False,
     ) -> Workspace:
         """Fork a workspace from a ready snapshot.
 
@@ -155,6 +146,7 @@ class Workspaces:
                 that is left to the first command.
             mounts: Shown inside beside those of the snapshot.
             budget: What a person's own may spend at the gateway.
+            is_evaluation: Of the template's tasks, only those that say so run in it.
 
         Raises:
             NotFoundError: No such snapshot.
@@ -185,7 +177,15 @@ class Workspaces:
             Origin(
                 snapshot=snapshot,
                 layers=row.layers,
-                environment=replace(row.environment, mounts=(*row.environment.mounts, *mounts)),
+                environment=replace(
+                    row.environment,
+                    mounts=(*row.environment.mounts, *mounts),
+                    tasks=tuple(
+                        task
+                        for task in row.environment.tasks
+                        if task.evaluations or not is_evaluation
+                    ),
+                ),
                 limits=limits or row.limits,
             ),
             display_name=display_name,
@@ -209,6 +209,7 @@ class Workspaces:
         display_name: str = "",
         ephemeral: bool = False,
         network: NetworkPolicy = NetworkPolicy.NONE,
+        allow: Sequence[str] = (),
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
         beside: Sequence[Change] = (),
@@ -230,6 +231,7 @@ class Workspaces:
             display_name=display_name,
             ephemeral=ephemeral,
             network=network,
+            allow=tuple(allow),
             owner=owner,
             budget=budget,
         )
@@ -322,17 +324,19 @@ class Workspaces:
     async def _start(self, workspace: WorkspaceId) -> Workspace:
         async with self._sandboxes.lock(workspace):
             row = await self._sandboxes.usable(workspace)
-            if row.state in UP:
-                return row
-            starting = self._sandboxes.next_epoch(row)
-            await self.journal.append(starting, "start", expect=row)
-            await self._sandboxes.bring_up(starting)
-            running = replace(starting, state=WorkspaceState.RUNNING)
-            await self.journal.append(running, "started", expect=starting)
-            return running
+            if row.state not in UP:
+                starting = self._sandboxes.next_epoch(row)
+                await self.journal.append(starting, "start", expect=row)
+                await self._sandboxes.bring_up(starting)
+                row = replace(starting, state=WorkspaceState.RUNNING)
+                await self.journal.append(row, "started", expect=starting)
+        waiting = self._tasks.ready(row)
+        if waiting is not None:
+            await waiting
+        return row
 
     async def stop(self, workspace: WorkspaceId) -> Workspace:
-        """End a workspace's sandbox and everything in it. Idempotent.
+        """Run the PRE_STOP tasks, then end a workspace's sandbox and all in it. Idempotent.
 
         Returns:
             The stopped row; its files no longer change.
@@ -344,6 +348,7 @@ class Workspaces:
         return await self.background.finish(self._stop(workspace))
 
     async def _stop(self, workspace: WorkspaceId) -> Workspace:
+        await self._tasks.before_stop(self.get(workspace))
         async with self._sandboxes.lock(workspace):
             row = self.get(workspace)
             if row.state is WorkspaceState.DELETING:
@@ -369,6 +374,8 @@ class Workspaces:
         has_input: bool = False,
         attended: bool = False,
         terminal: tuple[int, int] | None = None,
+        task: str = "",
+        secrets: Mapping[str, str] | None = None,
     ) -> Exec:
         """Run one command to its end, in a sandbox that is started when none runs.
 
@@ -386,6 +393,8 @@ class Workspaces:
             has_input: Whether who attaches may write to its standard input.
             attended: Whether somebody attaches who wants its output from the first byte on.
             terminal: Rows and columns of a terminal of its own.
+            task: The template's task that it is.
+            secrets: Variables that no journal holds.
 
         Returns:
             The ended exec. A command that failed, or could not be found, is a result.
@@ -417,12 +426,7 @@ class Workspaces:
                 workspace=workspace,
                 argv=tuple(argv),
                 working_directory=working_directory,
-                variables={
-                    **BUILT_IN_VARIABLES,
-                    **row.environment.variables,
-                    **(ROOT_VARIABLES if as_root else {}),
-                    **(variables or {}),
-                },
+                variables=exec_variables(row, variables, as_root=as_root),
                 timeout_seconds=timeout_seconds,
                 grace_seconds=grace_seconds,
                 output_bytes=row.limits.output_bytes if output_bytes is None else output_bytes,
@@ -431,7 +435,9 @@ class Workspaces:
                 has_input=has_input,
                 attended=attended,
                 terminal=terminal,
-            )
+                task=task,
+            ),
+            secrets=secrets,
         )
 
     async def attach_exec(self, exec_id: ExecId) -> Line | None:
