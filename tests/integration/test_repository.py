@@ -156,20 +156,73 @@ async def test_a_detached_head_and_a_shallow_clone_are_taken_when_given(
 async def test_what_cannot_be_taken_is_refused_when_laid_out_elsewhere(
     importer: Importer, tmp_path: Path, said: list[str], *, uncommitted: bool
 ) -> None:
-    """Worktrees, links and missing folders get one clear sentence each."""
+    """Lost worktrees, links and missing folders get one clear sentence each."""
     source = make_repository(tmp_path / "src")
     git(source, "worktree", "add", "-q", str(tmp_path / "tree"), "HEAD~1")
+    (tmp_path / "tree/.git").write_text("gitdir: /nowhere\n")
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / ".git").symlink_to(source / ".git")
     for path, words in (
-        (tmp_path / "tree", "a linked worktree or a submodule"),
-        (linked, "a link"),
+        (tmp_path / "tree", "the repository that it names is not there"),
+        (linked, "is a link"),
         (tmp_path / "absent", "no such folder"),
     ):
         asked = RepositorySource(path=str(path), include_uncommitted=uncommitted)
         with pytest.raises(UserError, match=words):
             await importer.take(asked, tmp_path / "repo", said.append)
+
+
+@pytest.mark.parametrize("uncommitted", [True, False])
+async def test_a_linked_worktree_is_taken_with_its_own_history(
+    importer: Importer, tmp_path: Path, said: list[str], *, uncommitted: bool
+) -> None:
+    """Its commit, its branch and the repository's branches; its files, and a .git of their own."""
+    source, tree, target = make_repository(tmp_path / "src"), tmp_path / "tree", tmp_path / "repo"
+    git(source, "worktree", "add", "-q", "-b", "side", str(tree), "HEAD~1")
+    (tree / "new.txt").write_text("new")
+    (tree / "added.txt").write_text("added")
+    git(tree, "add", "added.txt")
+    before = git(tree, "status", "--porcelain")
+    asked = RepositorySource(path=str(tree), include_uncommitted=uncommitted)
+    assert await importer.take(asked, target, said.append) == str(tree)
+    assert (target / ".git").is_dir()
+    assert git(target, "rev-parse", "HEAD") == git(source, "rev-parse", "HEAD~1")
+    assert git(target, "branch", "--show-current") == "side"
+    assert git(target, "rev-parse", "main") == git(source, "rev-parse", "main")
+    expected = "?? added.txt\n?? new.txt" if uncommitted else ""
+    assert git(target, "status", "--porcelain") == expected
+    assert git(tree, "status", "--porcelain") == before
+    assert {path.lstat().st_uid for path in (target, *target.rglob("*"))} == {STORAGE_USER_ID}
+
+
+async def test_another_revision_is_taken_when_it_is_asked_for(
+    importer: Importer, tmp_path: Path, said: list[str]
+) -> None:
+    """A branch, a tag, a commit; with a depth no more history than that."""
+    source = make_repository(tmp_path / "src")
+    git(source, "branch", "side", "HEAD~1")
+    git(source, "tag", "v1", "HEAD~1")
+    old, head = git(source, "rev-parse", "HEAD~1"), git(source, "rev-parse", "HEAD")
+    for number, (asked, commit, branch) in enumerate(
+        (
+            (RepositorySource(path=str(source), branch="side"), old, "side"),
+            (RepositorySource(path=str(source), checkout="side"), old, "side"),
+            (RepositorySource(path=str(source), checkout="v1"), old, ""),
+            (RepositorySource(path=str(source), checkout=old), old, ""),
+            (RepositorySource(path=str(source), depth=1), head, "main"),
+        )
+    ):
+        target = tmp_path / f"repo{number}"
+        await importer.take(asked, target, said.append)
+        assert git(target, "rev-parse", "HEAD") == commit
+        assert git(target, "branch", "--show-current") == branch
+        assert git(target, "status", "--porcelain") == ""
+    assert git(target, "rev-list", "--count", "HEAD") == "1"
+    with pytest.raises(UserError, match="has no branch, tag or commit v9"):
+        await importer.take(
+            RepositorySource(path=str(source), checkout="v9"), tmp_path / "no", said.append
+        )
 
 
 async def test_folders_without_history_are_taken_when_asked_for_as_they_are(

@@ -183,15 +183,7 @@ def _repository(
         )
     if path is None:
         return None
-    if section.has("authentication"):
-        section.problem("authentication", "applies to a url only; a path needs no login")
-    if uncommitted:
-        for key in ("branch", "checkout", "depth", "submodules"):
-            if section.has(key):
-                section.problem(
-                    key,
-                    "excludes include_uncommitted, which takes the files as they lie; remove one",
-                )
+    _check_path(section, uncommitted=uncommitted)
     return RepositorySource(
         path=absolute_source(section, "path", path, folder),
         include_uncommitted=uncommitted,
@@ -201,6 +193,21 @@ def _repository(
         submodules=submodules,
         target=target,
     )
+
+
+def _check_path(section: Section, *, uncommitted: bool) -> None:
+    if section.has("authentication"):
+        section.problem("authentication", "applies to a url only; a path needs no login")
+    if section.has("submodules"):
+        section.problem(
+            "submodules",
+            "applies to a url only; of a path, include_uncommitted takes them as they lie",
+        )
+    for key in ("branch", "checkout", "depth") if uncommitted else ():
+        if section.has(key):
+            section.problem(
+                key, "excludes include_uncommitted, which takes the files as they lie; remove one"
+            )
 
 
 def _check_url(section: Section, url: str, *, has_login: bool) -> None:

@@ -7,13 +7,13 @@ plain sentences that end up in the build log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import forkyard
@@ -23,7 +23,15 @@ from forkyard.errors import UserError, WorkspaceError
 from forkyard.model.workspace import RepositorySource
 from forkyard.shim import kernel
 from forkyard.shim.ids import STORAGE_USER_ID
-from forkyard.workspace.clone import CLONE_SECONDS, clone
+from forkyard.workspace.clone import CLONE_SECONDS, Login, Wanted, clone
+from forkyard.workspace.repository_source import (
+    Source,
+    look,
+    refuse_borrowed_objects,
+    revision,
+    summary,
+    trusting,
+)
 from forkyard.workspace.trusted_git import git, git_or_error, last_words
 from forkyard.workspace.worktree_include import INCLUDE_FILE, included_files
 
@@ -39,18 +47,6 @@ _KEPT_SETTINGS = re.compile(
 )
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A folder on this machine, looked at."""
-
-    path: str
-    """With links resolved; the folder also appears there in the workspace."""
-    is_repository: bool
-    commit: str | None = None
-    """What HEAD means; None in a repository without commits."""
-    branch: str | None = None
 
 
 class Importer:
@@ -82,7 +78,7 @@ class Importer:
             Nothing goes on; the target is left half-made.
         """
         if source.url is not None:
-            await self._clone(source.url, target, say)
+            await self._clone(source, source.url, target, say)
             return None
         if source.path is None:
             raise UserError("cannot take a repository: neither a path nor a url is given")
@@ -90,22 +86,45 @@ class Importer:
         if source.include_uncommitted:
             await self._copy(found, target, say)
         else:
-            await self._take_commit(found, target, say)
+            found = await revision(found, source.branch, source.checkout)
+            await self._take_commit(found, target, say, depth=source.depth)
         return found.path
 
     async def _copy(self, source: Source, target: Path, say: Say) -> None:
-        if source.is_repository:
-            _refuse_borrowed_objects(source.path)
-            say(await _summary(source))
-        else:
+        if not source.is_repository:
             say(f"{source.path} is no git repository; its files are taken as they are")
+        elif not source.is_linked:
+            refuse_borrowed_objects(source.path)
+        if source.is_repository:
+            say(await summary(source))
         target.mkdir()  # noqa: ASYNC240 - one system call
-        await self._copy_files(source, target, say)
+        await self._copy_files(source, target, say, skip_top=[".git"] if source.is_linked else [])
+        if source.is_linked:
+            say("its .git is kept elsewhere: the copy has a repository of its own, nothing staged")
+            async with _safe_settings(target) as variables:
+                await _fetch(source, target, variables, depth=None)
+                if source.commit is not None:
+                    await git_or_error(
+                        f"take {source.path}",
+                        "reset",
+                        "-q",
+                        directory=target,
+                        variables=variables,
+                        timeout_seconds=CLONE_SECONDS,
+                    )
+                await _keep_settings(source.path, target, variables)
+            await asyncio.to_thread(give_to_user, target / ".git")
         if source.is_repository:
             _scrub(target, say)
 
     async def _copy_files(
-        self, source: Source, target: Path, say: Say, *, only: Sequence[str] | None = None
+        self,
+        source: Source,
+        target: Path,
+        say: Say,
+        *,
+        only: Sequence[str] | None = None,
+        skip_top: Sequence[str] = (),
     ) -> None:
         home = self._layout.home.stat()
         asked: dict[str, object] = {
@@ -113,6 +132,7 @@ class Importer:
             "target": str(target),
             "owner": STORAGE_USER_ID,
             "skip": [(home.st_dev, home.st_ino)],
+            "skip_top": list(skip_top),
         }
         if only is not None:
             asked["only"] = list(only)
@@ -137,7 +157,9 @@ class Importer:
             say(f"not taken: {path}: {reason}")
         say(f"taken: {report['files']} files, {report['size_bytes'] / 1024**2:.1f} MiB")
 
-    async def _take_commit(self, source: Source, target: Path, say: Say) -> None:
+    async def _take_commit(
+        self, source: Source, target: Path, say: Say, *, depth: int | None
+    ) -> None:
         if not source.is_repository:
             raise UserError(
                 f"cannot take the committed state of {source.path}: it is no git repository",
@@ -154,51 +176,8 @@ class Importer:
             + f" of {source.path}; uncommitted work is not taken"
         )
         doing = f"take the committed state of {source.path}"
-        safe = _write_safe_settings(target)
-        variables = {"GIT_CONFIG_GLOBAL": str(safe), "GIT_ALLOW_PROTOCOL": "file"}
-        try:
-            await git_or_error(
-                doing,
-                "init",
-                "-q",
-                "--template=",
-                f"--initial-branch={source.branch or 'main'}",
-                str(target),
-                variables=variables,
-            )
-            await git_or_error(
-                doing,
-                "fetch",
-                "-q",
-                "--no-tags",
-                "--no-write-fetch-head",
-                "--no-auto-gc",
-                "--update-shallow",
-                "--update-head-ok",
-                "--recurse-submodules=no",
-                source.path,
-                "+refs/heads/*:refs/heads/*",
-                "+refs/tags/*:refs/tags/*",
-                "+refs/remotes/*:refs/remotes/*",
-                directory=target,
-                variables=variables,
-                timeout_seconds=CLONE_SECONDS,
-            )
-            if source.branch is None:
-                await git_or_error(
-                    doing,
-                    "fetch",
-                    "-q",
-                    "--no-tags",
-                    "--no-write-fetch-head",
-                    "--update-shallow",
-                    source.path,
-                    "HEAD",
-                    directory=target,
-                    variables=variables,
-                    timeout_seconds=CLONE_SECONDS,
-                )
-                (target / ".git" / "HEAD").write_text(f"{source.commit}\n", encoding="ascii")
+        async with _safe_settings(target) as variables:
+            await _fetch(source, target, variables, depth=depth)
             await git_or_error(
                 doing,
                 "reset",
@@ -210,8 +189,6 @@ class Importer:
                 timeout_seconds=CLONE_SECONDS,
             )
             await _keep_settings(source.path, target, variables)
-        finally:
-            safe.unlink(missing_ok=True)
         _note_submodules(target, say)
         _scrub(target, say)
         await asyncio.to_thread(give_to_user, target)
@@ -220,39 +197,28 @@ class Importer:
             say(f"{INCLUDE_FILE} asks for {len(included)} ignored files: {_some(included)}")
             await self._copy_files(source, target, say, only=included)
 
-    async def _clone(self, url: str, target: Path, say: Say) -> None:
-        await clone(url, target, say)
-        _note_submodules(target, say)
+    async def _clone(self, source: RepositorySource, url: str, target: Path, say: Say) -> None:
+        login: Login | None = None
+        if source.credentials is not None:
+            name = source.credentials.secret
+            password = self._secret(name)
+            if password is None:
+                raise UserError(
+                    f"cannot clone {url}: secret {name} is not set",
+                    hint=f"Set it with `forkyard secret set {name}`.",
+                )
+            login = Login(username=source.credentials.username, password=password, secret=name)
+        wanted = Wanted(
+            branch=source.branch,
+            checkout=source.checkout,
+            depth=source.depth,
+            submodules=source.submodules,
+        )
+        await clone(url, target, say, wanted=wanted, login=login)
+        if not source.submodules:
+            _note_submodules(target, say)
         _scrub(target, say)
         await asyncio.to_thread(give_to_user, target)
-
-
-async def look(path: str) -> Source:
-    """Look at a folder on this machine without changing it.
-
-    Raises:
-        UserError: It is missing, or laid out in a way that cannot be taken.
-    """
-    real = os.path.realpath(path)  # noqa: ASYNC240 - few system calls
-    if not Path(real).is_dir():  # noqa: ASYNC240 - one system call
-        raise UserError(
-            f"cannot take repository {path}: there is no such folder",
-            hint="Give the path of the repository's top folder.",
-        )
-    dot_git = Path(real) / ".git"
-    try:
-        facts = dot_git.lstat()
-    except FileNotFoundError:
-        return Source(path=real, is_repository=False)
-    if not stat.S_ISDIR(facts.st_mode):
-        what = "a link" if stat.S_ISLNK(facts.st_mode) else "a linked worktree or a submodule"
-        raise UserError(
-            f"cannot take repository {path}: its .git is {what}, kept elsewhere",
-            hint="Give the main working tree, or a clone of its own (`git clone PATH COPY`).",
-        )
-    commit = await _read(real, "rev-parse", "--verify", "-q", "HEAD^{commit}")
-    branch = await _read(real, "symbolic-ref", "-q", "--short", "HEAD")
-    return Source(path=real, is_repository=True, commit=commit, branch=branch)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -260,64 +226,58 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
-async def _read(path: str, *arguments: str) -> str | None:
-    done = await git("-C", path, *arguments, variables=_trusting())
-    return done.stdout.decode(errors="surrogateescape").strip() or None if done.succeeded else None
-
-
-async def _summary(source: Source) -> str:
-    """Say what of a working tree is not committed, in counts."""
-    done = await git(
-        "-C",
-        source.path,
-        "status",
-        "--porcelain=v2",
-        "-z",
-        "--untracked-files=normal",
-        "--ignore-submodules=dirty",
-        variables=_trusting(),
-        owner=Path(source.path).stat().st_uid,  # noqa: ASYNC240 - one system call
-    )
-    where = (
-        f"{source.path} at {source.commit[:12]}" if source.commit else f"{source.path} (no commit)"
-    )
-    if not done.succeeded:
-        return f"{where}: its uncommitted work could not be counted ({last_words(done.stderr)})"
-    modified = untracked = staged = 0
-    records = iter(done.stdout.split(b"\0"))
-    for record in records:
-        if record.startswith(b"? "):
-            untracked += 1
-        elif record[:2] in (b"1 ", b"2 ", b"u "):
-            staged += record[2:3] != b"."
-            modified += record[3:4] != b"."
-            if record.startswith(b"2 "):
-                next(records, None)
-    if not (modified or untracked or staged):
-        return f"{where}: nothing uncommitted"
-    return (
-        f"{where}: uncommitted work is taken: {staged} staged, {modified} modified,"
-        f" {untracked} untracked; ignored files as well"
-    )
+async def _fetch(
+    source: Source, target: Path, variables: dict[str, str], *, depth: int | None
+) -> None:
+    """Make a repository with the source's commits; with a depth, of its one branch only."""
+    doing = f"take the history of {source.path}"
+    start = ("init", "-q", "--template=", f"--initial-branch={source.branch or 'main'}")
+    await git_or_error(doing, *start, str(target), variables=variables)
+    everything = [f"+refs/{kind}/*:refs/{kind}/*" for kind in ("heads", "tags", "remotes")]
+    wanted: list[tuple[str, ...]] = []
+    if depth is not None and source.commit is not None:
+        wanted.append((f"--depth={depth}", source.path, source.commit))
+    else:
+        wanted.append(("--update-head-ok", source.path, *everything))
+        if source.commit is not None and source.branch is None:
+            wanted.append((source.path, source.commit))
+    for what in wanted:
+        await git_or_error(
+            doing,
+            "fetch",
+            "-q",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--no-auto-gc",
+            "--update-shallow",
+            "--recurse-submodules=no",
+            *what,
+            directory=target,
+            variables=variables,
+            timeout_seconds=CLONE_SECONDS,
+        )
+    if source.commit is None:
+        return
+    if source.branch is None:
+        (target / ".git" / "HEAD").write_text(f"{source.commit}\n", encoding="ascii")
+    else:  # of a remote only, or of one branch only: it is not there by itself
+        await git_or_error(
+            doing,
+            "update-ref",
+            f"refs/heads/{source.branch}",
+            source.commit,
+            directory=target,
+            variables=variables,
+        )
 
 
 async def _keep_settings(source: str, target: Path, variables: dict[str, str]) -> None:
     """Carry remotes and what branches follow; no other setting of the source."""
-    done = await git("-C", source, "config", "--local", "-z", "--list", variables=_trusting())
+    done = await git("-C", source, "config", "--local", "-z", "--list", variables=trusting())
     for record in done.stdout.decode(errors="surrogateescape").split("\0"):
         key, _, value = record.partition("\n")
         if _KEPT_SETTINGS.fullmatch(key):
             await git("config", "--add", key, value, directory=target, variables=variables)
-
-
-def _refuse_borrowed_objects(path: str) -> None:
-    alternates = Path(path) / ".git" / "objects" / "info" / "alternates"
-    if alternates.exists() and alternates.read_bytes().strip():
-        raise UserError(
-            f"cannot take repository {path}: it borrows objects from another repository"
-            " (objects/info/alternates), which no fork could see",
-            hint="Run `git repack -a -d` there and remove that file.",
-        )
 
 
 def _scrub(target: Path, say: Say) -> None:
@@ -347,19 +307,15 @@ def _note_submodules(target: Path, say: Say) -> None:
         say("its submodules are not fetched; add an ON_CREATE task if they are needed")
 
 
-def _write_safe_settings(target: Path) -> Path:
+@contextlib.asynccontextmanager
+async def _safe_settings(target: Path) -> AsyncIterator[dict[str, str]]:
     """Let git read a repository whoever owns it; only a settings file reaches git's helpers."""
     path = target.with_name(f".{target.name}.gitconfig")
     path.write_text("[safe]\n\tdirectory = *\n", encoding="ascii")
-    return path
-
-
-def _trusting() -> dict[str, str]:
-    return {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "safe.directory",
-        "GIT_CONFIG_VALUE_0": "*",
-    }
+    try:
+        yield {"GIT_CONFIG_GLOBAL": str(path), "GIT_ALLOW_PROTOCOL": "file"}
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def give_to_user(root: Path) -> None:

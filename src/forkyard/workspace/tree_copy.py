@@ -1,11 +1,12 @@
 """Copying a user's working tree as it lies, in a process of its own.
 
 Standard input: one JSON object with `source`, `target`, `owner` and `skip` (folders by device and
-inode), and `only` where single files are wanted (paths below the source, beside what the target
-has). Standard output: one JSON object, the report. Every name is reached by descriptor from the
-folder above it and no link is followed. The tree may be edited meanwhile: passes over the source
-repeat until one finds nothing changed since it was copied, so that what was taken existed, whole,
-between the last two passes. Nothing is ever written to the source, access times included.
+inode), `skip_top` (names) and `only` where single files are wanted (paths below the source, beside
+what the target has). Standard output: one JSON object, the report. Every name is reached by
+descriptor from the folder above it and no link is followed. The tree may be edited meanwhile:
+passes over the source repeat until one finds nothing changed since it was copied, so that what was
+taken existed, whole, between the last two passes. Nothing is ever written to the source, access
+times included.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Copier:
 
     owner: int
     skip: set[tuple[int, int]]
+    skip_top: frozenset[str] = frozenset()
+    """Names in the source's top folder that are passed over."""
     known: dict[str, Signature] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
@@ -96,6 +99,8 @@ class Copier:
             raise CannotCopy(f"{path[:80]}… is nested more than {_DEEPEST} folders deep")
         before = os.fstat(source)
         names = sorted(os.listdir(source))
+        if not path:
+            names = [name for name in names if name not in self.skip_top]
         for name in set(os.listdir(target)) - set(names):
             self.touched(f"{path}{name}")
             _remove(target, name)
@@ -275,7 +280,11 @@ def main() -> None:
     """Do what standard input asks for and report."""
     sys.setrecursionlimit(4 * _DEEPEST)
     asked = json.load(sys.stdin)
-    copier = Copier(owner=asked["owner"], skip={(dev, ino) for dev, ino in asked["skip"]})
+    copier = Copier(
+        owner=asked["owner"],
+        skip={(dev, ino) for dev, ino in asked["skip"]},
+        skip_top=frozenset(asked.get("skip_top", ())),
+    )
     report: dict[str, object] = {"error": None, "full": False}
     try:
         if "only" in asked:
