@@ -218,7 +218,7 @@ async def test_another_revision_is_taken_when_it_is_asked_for(
         assert git(target, "rev-parse", "HEAD") == commit
         assert git(target, "branch", "--show-current") == branch
         assert git(target, "status", "--porcelain") == ""
-    assert git(target, "rev-list", "--count", "HEAD") == "1"
+    assert git(tmp_path / "repo4", "rev-list", "--count", "HEAD") == "1"
     with pytest.raises(UserError, match="has no branch, tag or commit v9"):
         await importer.take(
             RepositorySource(path=str(source), checkout="v9"), tmp_path / "no", said.append

@@ -193,7 +193,7 @@ async def test_branch_depth_and_commit_are_honoured_when_a_url_is_cloned(
         assert git(target, "rev-parse", "HEAD") == old
         assert git(target, "branch", "--show-current") == branch
         assert git(target, "status", "--porcelain") == ""
-    assert git(target, "rev-list", "--count", "HEAD") == "1"
+    assert git(layer / "repo3", "rev-list", "--count", "HEAD") == "1"
     with pytest.raises(WorkspaceError, match="cannot clone"):
         await importer.take(RepositorySource(url=url, checkout="v9"), layer / "no", lambda _: None)
 
