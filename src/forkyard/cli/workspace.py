@@ -148,7 +148,6 @@ def show(workspace_id: str, *, as_json: bool) -> None:
     if as_json:
         write_json(info)
         return
-    limits = {} if info.limits is None else info.limits.model_dump()
     rows = [
         ("id", info.id),
         ("name", info.display_name or "-"),
@@ -157,7 +156,7 @@ def show(workspace_id: str, *, as_json: bool) -> None:
         ("network", info.network),
         ("created", info.created_at),
         ("trouble", info.trouble or "-"),
-        *((f"limit {key}", "-" if value is None else str(value)) for key, value in limits.items()),
+        *((f"limit {name}", held) for name, held in info.held.items()),
     ]
     for key, value in rows:
         say(f"{key:<21} {clean(value)}")

@@ -39,6 +39,7 @@ from forkyard.wire.schema import (
     WorkspaceRequest,
 )
 from forkyard.wire.templatefile import parse_template
+from forkyard.workspace import limits
 
 
 def find_template(services: Services, text: str) -> Template:
@@ -245,6 +246,8 @@ def merged_limits(request: LimitsRequest | None, base: Limits) -> Limits | None:
         memory_bytes=request.memory_bytes or base.memory_bytes,
         processes=request.processes or base.processes,
         disk_bytes=request.disk_bytes or base.disk_bytes,
+        disk_inodes=request.disk_inodes or base.disk_inodes,
+        disk_is_hard=base.disk_is_hard if request.disk_is_hard is None else request.disk_is_hard,
         output_bytes=request.output_bytes or base.output_bytes,
     )
 
@@ -281,7 +284,11 @@ async def list_workspaces(call: Call) -> Answer:
 
 async def show_workspace(call: Call) -> WorkspaceInfo:
     """Show one workspace."""
-    return WorkspaceInfo.model_validate(find_workspace(call.services, call.parameters["id"]))
+    row = find_workspace(call.services, call.parameters["id"])
+    isolation = await call.services.fleet.isolation()
+    return WorkspaceInfo.model_validate(row).model_copy(
+        update={"held": limits.words(row.limits, isolation.protections)}
+    )
 
 
 async def delete_workspace(call: Call) -> Nothing:

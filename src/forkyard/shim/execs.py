@@ -315,6 +315,7 @@ class RunningExec:
                 stream.drain()
         if self.input is not None:
             self.input.close()
+        self._tell_memory_kills()
         self.result = {
             "id": self.id,
             "stop_reason": self.reason or "exited",
@@ -326,6 +327,14 @@ class RunningExec:
             "detail": self.detail,
         }
         return True
+
+    def _tell_memory_kills(self) -> None:
+        """Say that the memory limit struck also where the command itself went on, or ended so."""
+        kills = self._group.memory_kills() - self._memory_kills
+        if kills > 0 and self.reason != "memory-limit":
+            words = "a process" if kills == 1 else f"{kills} processes"
+            told = f"the workspace's memory limit was reached while it ran: {words} killed"
+            self.detail = told if self.detail is None else f"{self.detail}; {told}"
 
     def keep(self) -> None:
         """Write the record of an exec that is over, and let go of what it held. Idempotent."""

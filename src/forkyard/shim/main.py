@@ -92,9 +92,10 @@ class Shim:
     def _furnish(self, layers: list[str]) -> None:
         self._sandbox.furnish(layers)
         self._is_furnished = True
-        limit = self._spec["limits"]["disk_bytes"]
-        if limit is not None:
-            self._disk = DiskWatch(limit)
+        limits = self._spec["limits"]
+        most_bytes, most_inodes = limits["disk_bytes"], limits["disk_inodes"]
+        if not limits["disk_is_hard"] and (most_bytes, most_inodes) != (None, None):
+            self._disk = DiskWatch(most_bytes, most_inodes)
 
     def _furnish_later(self, connection: socket.socket, layers: list[str]) -> None:
         trouble = None

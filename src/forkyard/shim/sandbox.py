@@ -130,6 +130,19 @@ class Sandbox:
             kernel.clone_mount(descriptor, target, user_namespace=None, readonly=True)
             os.close(descriptor)
 
+        if self._spec["processors"] is not None:
+            self._write_processors(len(self._spec["processors"]))
+
+    @staticmethod
+    def _write_processors(count: int) -> None:
+        """Make what the C library counts processors by."""
+        folder = f"{STAGE}/processors"
+        os.mkdir(folder, 0o755)
+        for name in ("online", "possible", "present"):
+            write_bytes(f"{folder}/{name}", f"0-{count - 1}\n".encode() if count > 1 else b"0\n")
+        for number in range(count):
+            os.mkdir(f"{folder}/cpu{number}", 0o755)
+
     def _make_groups(self) -> None:
         limits = self._spec["limits"]
         self.group.create(
@@ -250,7 +263,12 @@ class Sandbox:
             )
         self.init_pid = int(read_bytes(f"{STAGE}/pid"))
         self.init_descriptor = kernel.pidfd_open(self.init_pid)
-        self.spawner.enter(self.init_descriptor, self._spec["filters"], self._spec["capabilities"])
+        self.spawner.enter(
+            self.init_descriptor,
+            self._spec["filters"],
+            self._spec["capabilities"],
+            self._spec["processors"],
+        )
 
     def _runtime_log(self) -> str:
         with contextlib.suppress(OSError):

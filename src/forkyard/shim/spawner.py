@@ -125,17 +125,25 @@ class Spawner:
             raise OSError(answer["errno"], f"cannot join the cgroups: {answer['text']}")
         return int(answer["status"])
 
-    def enter(self, init: int, filters: Sequence[str], capabilities: int = 0) -> None:
+    def enter(
+        self,
+        init: int,
+        filters: Sequence[str],
+        capabilities: int = 0,
+        processors: Sequence[int] | None = None,
+    ) -> None:
         """Have it join the namespaces of the container's first process, given by pidfd.
 
         Args:
             init: The first process.
             filters: Compiled system call filters in hexadecimal, in the order to load them.
             capabilities: Most that any command may have; a mask.
+            processors: On which commands run; None for all.
 
         A failure is told by the first `spawn`.
         """
-        self._ask({"op": "enter", "filters": list(filters), "capabilities": capabilities}, [init])
+        message = {"op": "enter", "filters": list(filters), "capabilities": capabilities}
+        self._ask({**message, "processors": processors}, [init])
 
     def prepare(self, *, at_once: bool = False) -> None:
         """Have the next command's process forked now, so that nobody waits for it later.
@@ -275,9 +283,7 @@ def _serve(
                     answer = trouble or _run(message["argv"], descriptors[0], birthplace)
                     _reply(channel, answer)
                 case "enter":
-                    trouble = trouble or _enter(
-                        descriptors[0], message["filters"], message["capabilities"]
-                    )
+                    trouble = trouble or _enter(descriptors[0], message)
                 case "fork":
                     order, *groups = descriptors
                     at_once = message["at_once"]
@@ -324,18 +330,22 @@ def _run(argv: Sequence[str], error_output: int, birthplace: int) -> Message:
     return {"status": os.waitstatus_to_exitcode(status)}
 
 
-def _enter(init: int, filters: Sequence[str], capabilities: int) -> Message | None:
+def _enter(init: int, message: Message) -> Message | None:
     try:
+        if message["processors"] is not None:
+            # One that went offline meanwhile is no reason to run nothing.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, message["processors"])
         kernel.setns(init, _NAMESPACES)
         os.chdir("/")
         os.umask(0o022)
         open_files = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        kernel.drop_bounding_capabilities(capabilities)
+        kernel.drop_bounding_capabilities(message["capabilities"])
         kernel.forbid_new_privileges()
         kernel.set_undumpable()
-        for program in filters:
+        for program in message["filters"]:
             kernel.load_seccomp(bytes.fromhex(program))
     except OSError as error:
         return {"errno": error.errno, "text": os.strerror(error.errno or 0)}

@@ -163,6 +163,9 @@ class LimitsRequest(RequestModel):
     memory_bytes: Annotated[int, Field(ge=16 * 1024**2)] | None = None
     processes: Annotated[int, Field(ge=8)] | None = None
     disk_bytes: Annotated[int, Field(ge=1024**2)] | None = None
+    disk_inodes: Annotated[int, Field(ge=64)] | None = None
+    disk_is_hard: bool | None = None
+    """Whether a file system of its own enforces the disk limits; as root only."""
     output_bytes: Annotated[int, Field(ge=1024)] | None = None
 
 
@@ -173,6 +176,8 @@ class LimitsInfo(AnswerModel):
     memory_bytes: int | None = None
     processes: int | None = None
     disk_bytes: int | None = None
+    disk_inodes: int | None = None
+    disk_is_hard: bool = False
     output_bytes: int | None = None
 
 
@@ -218,6 +223,9 @@ class WorkspaceInfo(AnswerModel):
     owner: str | None = None
     trouble: Text | None = None
     limits: LimitsInfo | None = None
+    held: dict[str, str] = {}
+    """Of one that is shown by itself: each limit, and what holds it here (`enforced by ...`,
+    `watched, not enforced`, `not enforced`)."""
 
 
 class TerminalSize(RequestModel):

@@ -22,6 +22,7 @@ from forkyard.shim.network import SEARCH_PATH
 from forkyard.shim.protocol import Message
 from forkyard.workspace.drivers.oci import configuration_digest, sandbox_document
 from forkyard.workspace.interface import Isolation, SandboxSpec
+from forkyard.workspace.limits import disk_protections
 
 RUNTIMES = ("crun", "runc")
 _PROBE_SECONDS = 20.0
@@ -199,7 +200,7 @@ def _protections() -> dict[str, str]:
         "network": "empty namespace",
         "cgroups": layout,
         **enforced,
-        "disk limit": "watched, not enforced",
+        **disk_protections(),
         "device access": "cgroup v1 device list"
         if "devices" in limits and layout != "v2"
         else "no device nodes (user namespace, nodev)",

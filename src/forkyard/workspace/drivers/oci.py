@@ -26,6 +26,7 @@ from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
 from forkyard.workspace.drivers.seccomp import filters
 from forkyard.workspace.image_host import GENERATED_MOUNTS, HOST_NAME, HostEntry, host_root
 from forkyard.workspace.interface import SandboxSpec
+from forkyard.workspace.limits import processors_of
 
 Document = dict[str, Any]
 
@@ -71,6 +72,9 @@ ROOT_CAPABILITIES = sum(
 """What a command as root of a workspace with an image has, in the sandbox's own user namespace:
 what installing packages takes. Neither of a file nor of a program can it get more."""
 
+PROCESSORS = "/sys/devices/system/cpu"
+"""Where the C library counts processors."""
+
 TMP_BYTES = 1024**3
 """Most that /tmp holds; it also counts against the memory limit."""
 
@@ -92,6 +96,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         runtime: Absolute path of crun or runc.
     """
     is_image = spec.environment.image is not None
+    processors = processors_of(spec.limits, spec.slot)
     entries = () if is_image else _host_root(spec.network, spec.providers)
     binds = [entry for entry in entries if entry.kind == "bind" and not is_copied(entry)]
     return {
@@ -118,7 +123,10 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
             "processes": spec.limits.processes,
             "cpu_millicores": spec.limits.cpu_millicores,
             "disk_bytes": spec.limits.disk_bytes,
+            "disk_inodes": spec.limits.disk_inodes,
+            "disk_is_hard": spec.limits.disk_is_hard,
         },
+        "processors": processors,
         "network": spec.network.value,
         "gateway": _gateway(spec, layout),
         "filters": [program.hex() for program in filters(spawner=True, has_root=is_image)],
@@ -162,7 +170,12 @@ def _image_root(roots: Path, network: NetworkPolicy, providers: tuple[str, ...])
 
 
 def _mount_points(spec: SandboxSpec) -> tuple[str, ...]:
-    targets = [USER_HOME, WORKSPACE_ROOT, *(mount.target for mount in spec.environment.mounts)]
+    targets = [
+        USER_HOME,
+        WORKSPACE_ROOT,
+        PROCESSORS,
+        *(mount.target for mount in spec.environment.mounts),
+    ]
     source = _repository_target(spec)
     if source is not None:
         targets.append(source)
@@ -223,6 +236,11 @@ def _container(spec: SandboxSpec, map_rows: tuple[Extent, ...], binds: list[Host
         _mount(mount.target, "bind", f"{STAGE}/staged/{index}", "rbind", "ro", *safe)
         for index, mount in enumerate(spec.environment.mounts)
     ]
+    if spec.environment.image is None and processors_of(spec.limits, spec.slot) is not None:
+        # An image may lack the place, and is not to be changed.
+        mounts.append(
+            _mount(PROCESSORS, "bind", f"{STAGE}/processors", "bind", "ro", "noexec", *safe)
+        )
     # The workspace's own folders are mounted by the shim, once the container is there; the
     # runtime only has to make the places that lie in a file system of its own.
     mounts += [
