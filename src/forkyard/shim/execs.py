@@ -186,6 +186,7 @@ class RunningExec:
         self._directory = desk.directory
         self._group = group
         self._memory_kills = group.known_memory_kills
+        self._file_bytes: int | None = spec.get("file_bytes")
         self._started = time.monotonic()
         timeout = spec["timeout_seconds"]
         self.timeout_seconds: float | None = timeout
@@ -269,6 +270,8 @@ class RunningExec:
         self.status = code if code >= 0 else 128 - code
         if code == -signal.SIGKILL and self._group.memory_kills() > self._memory_kills:
             self.end("memory-limit", "the workspace's memory limit was reached")
+        elif code == -signal.SIGXFSZ and self._file_bytes is not None:
+            self.end("disk-limit", f"a file reached the disk limit of {self._file_bytes} bytes")
         self.end("exited")
         if not self.keep_background or self.kill_at is not None:
             self._kill()
