@@ -175,9 +175,7 @@ async def assemble(
     workspaces = Workspaces(journal, fleet, layout, clock, providers=provider_names)
     snapshots = Snapshots(workspaces, collector, clock)
     images = Images(
-        journal,
-        layout,
-        workspaces.layers,
+        workspaces,
         clock,
         secret=lambda name: _value(kept, name),
         variables=network_settings(),

@@ -23,7 +23,7 @@ from forkyard.model.workspace import (
 from forkyard.workspace.images import Images
 from forkyard.workspace.templates import Templates
 from oci_images import Entry, folder, layer, tiny_root, write_layout
-from registry import PASSWORD, USER, Registry, registry
+from registry import PASSWORD, USER, registry
 from station import Station, make_repository, station
 
 pytestmark = pytest.mark.anyio
@@ -261,9 +261,7 @@ async def test_only_the_missing_layer_is_fetched_when_two_images_share_one(
 
 async def with_secret(yard: Station, value: str | None) -> Templates:
     """Give templates whose images know one secret."""
-    images = Images(
-        yard.journal, yard.layout, yard.workspaces.layers, SystemClock(), secret=lambda _: value
-    )
+    images = Images(yard.workspaces, SystemClock(), secret=lambda _: value)
     return Templates(yard.snapshots, SystemClock(), None, images)
 
 
@@ -328,9 +326,7 @@ async def test_an_image_is_refused_when_the_tool_for_it_is_absent(
 ) -> None:
     """The package to install is named."""
     (tmp_path / "empty").mkdir()
-    images = Images(
-        yard.journal, yard.layout, yard.workspaces.layers, SystemClock(), search_path=str(tmp_path)
-    )
+    images = Images(yard.workspaces, SystemClock(), search_path=str(tmp_path))
     with pytest.raises(WorkspaceError, match="skopeo is not installed") as told:
         await images.obtain(from_registry("127.0.0.1:1/x:1"), lambda _: None)
     assert told.value.hint == "Install the package skopeo."
@@ -365,7 +361,7 @@ async def test_an_images_layers_stay_when_its_only_snapshot_is_deleted(
     assert yard.left()["layers"] == [made.layers[-1]]
     (image,) = yard.journal.state.images.values()
     assert image.state is ImageState.READY
-    images = Images(yard.journal, yard.layout, yard.workspaces.layers, SystemClock())
+    images = Images(yard.workspaces, SystemClock())
     assert images.unneeded("9999") == (image,)
     await images.forget(image)
     assert yard.left()["layers"] == []
@@ -393,8 +389,3 @@ async def test_a_repository_is_laid_on_the_image_when_a_template_has_both(
     assert all(
         one.state is WorkspaceState.DELETED for one in yard.journal.state.workspaces.values()
     )
-
-
-def test_registry_type() -> None:
-    """The fixture's words are exported for others."""
-    assert Registry.__name__ == "Registry"

@@ -83,6 +83,9 @@ class Environment:
     """Digest of the host's package state at build time (image `host`)."""
     image: ImageRoot | None = None
     """None with image `host`: then the layers hold only the workspace and the home."""
+    is_builder: bool = False
+    """Made to build an image in, by this machine's programs; commands as root may then mount, in
+    namespaces of the sandbox's own. Nobody else gets into it."""
     tasks: tuple[TemplateTask, ...] = ()
     """What runs each time a sandbox has started (POST_START) or is to stop (PRE_STOP)."""
 

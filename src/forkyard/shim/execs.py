@@ -178,6 +178,7 @@ class RunningExec:
         desk: Desk,
         group: SandboxGroup | MarkedProcesses,
         spawner: Spawner,
+        capabilities: int = 0,
     ) -> None:
         """Start the command; `pid` is None where it could not be."""
         self.id: str = spec["id"]
@@ -210,7 +211,7 @@ class RunningExec:
             user=spec["user"],
             file_bytes=spec.get("file_bytes"),
             terminal=terminal,
-            capabilities=spec.get("capabilities", 0),
+            capabilities=capabilities,
         )
         source = desk.null
         if spec.get("has_input", False) and not self.is_terminal:

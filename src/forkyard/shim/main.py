@@ -262,7 +262,11 @@ class Shim:
             self._desk = desk
             raise
         return RunningExec(
-            spec, desk=desk, group=self._sandbox.group, spawner=self._sandbox.spawner
+            spec,
+            desk=desk,
+            group=self._sandbox.group,
+            spawner=self._sandbox.spawner,
+            capabilities=self._spec["capabilities"] if spec["user"] == 0 else 0,
         )
 
     @staticmethod

@@ -12,17 +12,24 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
-from forkyard.config import Layout
-from forkyard.errors import NotFoundError, WorkspaceError
-from forkyard.model.ids import ImageId, image_id
+from forkyard.errors import InternalError, NotFoundError, WorkspaceError
+from forkyard.model.ids import ImageId, SnapshotId, image_id
 from forkyard.model.image import Image, ImageState
-from forkyard.model.workspace import ImageKind, ImageSource, SnapshotState, WorkspaceState
+from forkyard.model.workspace import (
+    ImageKind,
+    ImageSource,
+    Limits,
+    NetworkPolicy,
+    SnapshotState,
+    WorkspaceState,
+)
 from forkyard.store.journal import Journal
+from forkyard.workspace.image_build import ImageBuilder
 from forkyard.workspace.image_layers import ImageLayers, UnpackLimits
 from forkyard.workspace.image_layout import OciLayout
 from forkyard.workspace.image_manifest import Blob, Configuration, Manifest, Unusable
@@ -33,7 +40,7 @@ from forkyard.workspace.image_pull import (
     from_archive,
     login,
 )
-from forkyard.workspace.layers import Layers
+from forkyard.workspace.workspaces import Workspaces
 
 SCRATCH_PREFIX = "image-"
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -43,14 +50,22 @@ _LIVE = (SnapshotState.PENDING, SnapshotState.READY)
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Building:
+    """For whom an image is built, and what its steps may use."""
+
+    owner: str
+    snapshot: SnapshotId
+    network: NetworkPolicy
+    limits: Limits
+
+
 class Images:
     """The images of one state directory; the only one to change their rows."""
 
     def __init__(
         self,
-        journal: Journal,
-        layout: Layout,
-        layers: Layers,
+        workspaces: Workspaces,
         clock: Clock,
         *,
         secret: Callable[[str], str | None] = lambda _: None,
@@ -61,36 +76,41 @@ class Images:
         """Know what the journal has; nothing is looked for yet.
 
         Args:
-            journal: Open; nobody else changes rows of images in it.
-            layout: Where everything lies.
-            layers: The layers of the same state directory.
+            workspaces: Of the same state directory; images are built in one.
             clock: For the rows.
             secret: Gives a secret's value by name.
             variables: What our environment says of proxies and certificates.
             search_path: PATH that skopeo and others are looked for in.
             limits: Of one layer.
         """
-        self._journal = journal
-        self._layout = layout
-        self._layers = layers
+        self._journal: Journal = workspaces.journal
+        self._layout = workspaces.layout
+        self._layers = workspaces.layers
+        self._workspaces = workspaces
         self._clock = clock
         self._secret = secret
         self._variables = dict(variables or {})
         self._search_path = search_path
         self._unpacker = ImageLayers(
-            layout=layout,
-            layers=layers,
+            layout=self._layout,
+            layers=self._layers,
             search_path=search_path,
             limits=limits or UnpackLimits(),
         )
+        self._builder = ImageBuilder(
+            workspaces=workspaces, fetch=self._fetch_base, search_path=search_path
+        )
         self._locks: dict[ImageId, asyncio.Lock] = {}
 
-    async def obtain(self, source: ImageSource, say: Say) -> Image:
+    async def obtain(
+        self, source: ImageSource, say: Say, building: Building | None = None
+    ) -> Image:
         """Have an image's layers here.
 
         Args:
             source: Where it comes from.
             say: Takes sentences for the build log.
+            building: For whom, and with what, where it has to be built.
 
         Returns:
             Its row, ready.
@@ -105,7 +125,8 @@ class Images:
         Durability:
             Its layers and its row are on disk when this returns.
         """
-        what = f"pull image {source.location}"
+        is_built = source.kind is ImageKind.BUILD
+        what = f"{'build' if is_built else 'pull'} image {source.location}"
         try:
             with self._scratch() as scratch:
                 match source.kind:
@@ -118,8 +139,10 @@ class Images:
                         skopeo.prepare(None, None)
                         await from_archive(skopeo, Path(source.location))
                         return await self._from_layout(source, skopeo.layout, scratch, say)
+                    case ImageKind.BUILD if building is not None:
+                        return await self._built(source, building, scratch, say)
                     case ImageKind.BUILD | ImageKind.HOST:
-                        raise WorkspaceError(f"cannot {what}: {source.kind} is not built yet")
+                        raise InternalError(f"cannot {what}: nobody said what for")
         except Unusable as error:
             raise WorkspaceError(
                 f"cannot {what}: {error}", hint="Use an image that you trust and that is whole."
@@ -181,6 +204,39 @@ class Images:
             return await self.take(source, manifest, config, layout, scratch, say)
         finally:
             layout.close()
+
+    async def _built(
+        self, source: ImageSource, building: Building, scratch: Path, say: Say
+    ) -> Image:
+        workspace, layout = await self._builder.build(
+            source,
+            say,
+            network=building.network,
+            limits=building.limits,
+            owner=building.owner,
+            snapshot=building.snapshot,
+        )
+        try:
+            manifest, config = layout.image()
+            return await self.take(source, manifest, config, layout, scratch, say)
+        finally:
+            layout.close()
+            await self._workspaces.delete(workspace)
+
+    async def _fetch_base(self, location: str, target: Path) -> None:
+        """Bring a base image into a folder, for a build to start from."""
+        reference = Reference.parse(location)
+        what = f"pull base image {location}"
+        with self._scratch() as scratch:
+            skopeo = self._skopeo(what, scratch)
+            skopeo.prepare(reference.registry, None)
+            remote = RegistryImage(skopeo=skopeo, reference=reference)
+            try:
+                manifest, _ = await remote.image()
+            except Unusable as error:
+                raise WorkspaceError(f"cannot {what}: {error}") from error
+            await remote.fetch(manifest, [])
+            await asyncio.to_thread(shutil.move, skopeo.layout, target)
 
     async def take(
         self,

@@ -55,7 +55,7 @@ from forkyard.workspace.base_layer import BaseLayers
 from forkyard.workspace.build_log import BuildLog
 from forkyard.workspace.build_steps import StepError, Word, step
 from forkyard.workspace.build_tasks import BuildTasks
-from forkyard.workspace.images import Images
+from forkyard.workspace.images import Building, Images
 from forkyard.workspace.recipes import (
     has_build_tasks,
     network_words,
@@ -114,7 +114,7 @@ class Templates:
         self._clock = clock
         self._background = self._workspaces.background
         self._base_layers = BaseLayers(self._layout, self._layers, secret)
-        self._images = images or Images(self._journal, self._layout, self._layers, clock)
+        self._images = images or Images(self._workspaces, clock)
         self._changing = asyncio.Lock()
 
     def get(self, name: str) -> Template:
@@ -288,7 +288,13 @@ class Templates:
         image, source = None, spec.image_source
         if source is not None:
             word: Word = "build" if source.kind is ImageKind.BUILD else "pull"
-            image = await step(word, self._images.obtain(source, log.say))
+            building = Building(
+                owner=template.id,
+                snapshot=pending.id,
+                network=spec.network.build,
+                limits=spec.limits,
+            )
+            image = await step(word, self._images.obtain(source, log.say, building))
             pending = replace(pending, layers=(layer, *image.layers))
             await self._journal.append(pending, f"on image {image.digest}")
         made = self._base_layers.make(spec, layer, log.say, image)

@@ -414,7 +414,8 @@ class Workspaces:
         if self._execs.known(identity):
             return await self._execs.wait(identity)
         row = self.get(workspace)
-        if as_root and row.environment.image is None:
+        has_root = row.environment.image is not None or row.environment.is_builder
+        if as_root and not has_root:
             raise ConflictError(
                 f"cannot run a command as root of {workspace}: its image is `host`, whose programs"
                 " are this machine's own",

@@ -23,7 +23,7 @@ from forkyard.shim.listeners import address_of
 from forkyard.shim.stage import FIRST_PROCESS, STAGE
 from forkyard.workspace.drivers.first_process import PLACE, first_process
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
-from forkyard.workspace.drivers.seccomp import filters
+from forkyard.workspace.drivers.seccomp import RootKind, filters
 from forkyard.workspace.image_host import GENERATED_MOUNTS, HOST_NAME, HostEntry, host_root
 from forkyard.workspace.interface import SandboxSpec
 from forkyard.workspace.limits import processors_of
@@ -75,6 +75,19 @@ what installing packages takes. Neither of a file nor of a program can it get mo
 PROCESSORS = "/sys/devices/system/cpu"
 """Where the C library counts processors."""
 
+BUILDER_CAPABILITIES = ROOT_CAPABILITIES | sum(
+    1 << number
+    for number in (
+        8,  # SETPCAP: the builder takes capabilities from what it runs
+        10,  # NET_BIND_SERVICE, 13 NET_RAW, 27 MKNOD, 29 AUDIT_WRITE: it asks for them for that
+        13,
+        21,  # SYS_ADMIN: it mounts and leaves namespaces
+        27,
+        29,
+    )
+)
+"""What root of a sandbox made to build an image has, in that sandbox's own user namespace."""
+
 TMP_BYTES = 1024**3
 """Most that /tmp holds; it also counts against the memory limit."""
 
@@ -116,7 +129,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "folders": [] if is_image else [WORKSPACE_ROOT, USER_HOME],
         "is_image": is_image,
         "first_process": first_process().hex() if is_image else None,
-        "capabilities": ROOT_CAPABILITIES if is_image else 0,
+        "capabilities": _root_capabilities(spec),
         "writable": _writable(spec),
         "limits": {
             "memory_bytes": spec.limits.memory_bytes,
@@ -129,13 +142,41 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "processors": processors,
         "network": spec.network.value,
         "gateway": _gateway(spec, layout),
-        "filters": [program.hex() for program in filters(spawner=True, has_root=is_image)],
+        "filters": [program.hex() for program in filters(spawner=True, root=_root_kind(spec))],
         "root": _image_root(layout.roots, spec.network, spec.providers)
         if is_image
         else _root(layout.roots, spec.network, spec.providers, _mount_points(spec)),
-        "staged": [mount.source for mount in spec.environment.mounts],
+        "staged": [mount.source for mount in spec.environment.mounts] + _locked(spec, binds),
         "config": _container(spec, IDS.sandbox(spec.slot), binds),
     }
+
+
+def _locked(spec: SandboxSpec, binds: list[HostEntry]) -> list[str]:
+    """List what of the host must be read-only before the container is there.
+
+    Who may mount inside could make writable again what was made read-only inside.
+    """
+    return [entry.source or "" for entry in binds] if spec.environment.is_builder else []
+
+
+def _bind_sources(spec: SandboxSpec, binds: list[HostEntry]) -> list[str]:
+    first = len(spec.environment.mounts)
+    if spec.environment.is_builder:
+        return [f"{STAGE}/staged/{first + index}" for index in range(len(binds))]
+    return [entry.source or "" for entry in binds]
+
+
+def _root_kind(spec: SandboxSpec) -> RootKind:
+    if spec.environment.is_builder:
+        return "builder"
+    return "none" if spec.environment.image is None else "image"
+
+
+def _root_capabilities(spec: SandboxSpec) -> int:
+    """Give what commands as root of the workspace have; with image `host` there is no such root."""
+    return {"none": 0, "image": ROOT_CAPABILITIES, "builder": BUILDER_CAPABILITIES}[
+        _root_kind(spec)
+    ]
 
 
 def _gateway(spec: SandboxSpec, layout: Layout) -> Document | None:
@@ -230,7 +271,8 @@ def _container(spec: SandboxSpec, map_rows: tuple[Extent, ...], binds: list[Host
         _mount("/var/tmp", "tmpfs", "tmpfs", *safe, "mode=1777", f"size={tmp_bytes}"),  # noqa: S108 - a path inside the sandbox
     ]
     mounts += [
-        _mount(entry.target, "bind", entry.source or "", "rbind", "ro", *safe) for entry in binds
+        _mount(entry.target, "bind", source, "rbind", "ro", *safe)
+        for entry, source in zip(binds, _bind_sources(spec, binds), strict=True)
     ]
     mounts += [
         _mount(mount.target, "bind", f"{STAGE}/staged/{index}", "rbind", "ro", *safe)
@@ -300,7 +342,6 @@ def exec_document(spec: ExecSpec, *, disk_bytes: int | None) -> Document:
         "output_bytes": spec.output_bytes,
         "keep_background": spec.keep_background,
         "user": 0 if spec.as_root else USER_ID,
-        "capabilities": ROOT_CAPABILITIES if spec.as_root else 0,
         "file_bytes": disk_bytes,
         "has_input": spec.has_input,
         "attended": spec.attended,

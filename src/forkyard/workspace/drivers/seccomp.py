@@ -10,6 +10,7 @@ import ctypes
 import errno
 import functools
 import tempfile
+from typing import Literal
 
 from forkyard.errors import SandboxUnavailableError
 from forkyard.workspace.drivers import syscalls
@@ -72,14 +73,17 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+RootKind = Literal["none", "image", "builder"]
+
+
 @functools.cache
-def filters(*, spawner: bool, has_root: bool = False) -> tuple[bytes, ...]:
+def filters(*, spawner: bool, root: RootKind = "none") -> tuple[bytes, ...]:
     """Compile the filters of every sandboxed command, in the order to load them.
 
     Args:
         spawner: Whether clone3 stays allowed, for the process that forks the commands and takes
             it from each of them.
-        has_root: Whether commands may run as root of the workspace, with a few capabilities.
+        root: What commands as root of the workspace may do besides, if there is such a root.
 
     The second one stands apart, since a rule "every ioctl but these two" cannot be said in an
     allowlist: two unequal-conditions on one argument are or-ed, and 64-bit comparisons are
@@ -87,9 +91,10 @@ def filters(*, spawner: bool, has_root: bool = False) -> tuple[bytes, ...]:
     """
     library = _library()
     allow = _Filter(library, _ERRNO | errno.EPERM)
-    for name in (*syscalls.ALLOWED, *(syscalls.ROOT_ALLOWED if has_root else ()), "ioctl"):
+    for name in (*syscalls.ALLOWED, *syscalls.ROOT_ALLOWED[root], "ioctl"):
         allow.rule(_ALLOW, name)
-    allow.rule(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, syscalls.NAMESPACE_FLAGS, 0))
+    if root != "builder":
+        allow.rule(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, syscalls.NAMESPACE_FLAGS, 0))
     # The spawner's own last filter takes clone3 away from every command (shim/spawner.py); the
     # runtime's first process gets the list without it.
     if spawner:

@@ -51,8 +51,13 @@ vfork wait4 waitid waitpid write writev
 
 ALLOWED = tuple(_NAMES.split())
 
-ROOT_ALLOWED = ("chroot",)
-"""What root of a workspace may call besides; without the capability the kernel refuses it."""
+ROOT_ALLOWED = {
+    "none": (),
+    "image": ("chroot",),
+    "builder": ("chroot", "clone", "mount", "pivot_root", "setns", "umount2", "unshare"),
+}
+"""What root of a workspace may call besides; without the capability the kernel refuses it. A
+builder runs its steps in mount namespaces of their own."""
 
 NAMESPACE_FLAGS = 0x7E02_0080
 """CLONE_NEW* of clone(2): forking is allowed, new namespaces are not."""
