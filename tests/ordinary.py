@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from leftovers import stop_all
 
@@ -24,7 +24,7 @@ USER_ID = 23456
 FIRST_SUB_USER = 0x6000_0000
 FIRST_SUB_GROUP = 0x6100_0000
 SUB_IDS = 65536
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 500
 _SHOW = "from forkyard.gateway import program_files; program_files.show()"
 _PYTEST = (
     "import sys; from pathlib import Path; from forkyard.client.rootless import enter;"
@@ -86,7 +86,7 @@ class OrdinaryUser:
         )  # fmt: skip
         assert report.exists(), f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         outcomes = {}
-        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - our own pytest's
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own pytest's
             told = [child for child in case if child.tag in ("failure", "error", "skipped")]
             words = f"{told[0].tag}: {(told[0].text or '')[-3000:]}" if told else "passed"
             outcomes[case.get("name", "")] = words

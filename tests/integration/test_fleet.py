@@ -14,6 +14,7 @@ from forkyard.model.execution import ExecSpec, StopReason
 from forkyard.model.ids import new_exec_id
 from forkyard.model.workspace import Limits
 from forkyard.shim import cgroups
+from forkyard.shim.ids import IDS
 from forkyard.shim.main import PID_FILE
 from forkyard.workspace.fleet import LocalFleet
 from sandboxes import Box, describe, in_box, make_layer, open_fleet
@@ -49,7 +50,9 @@ async def _until_gone(marker: str) -> list[str]:
 
 def _groups(box: Box) -> list[str]:
     hierarchies = cgroups.detect()
-    assert hierarchies is not None
+    if hierarchies is None:
+        assert IDS.is_rootless
+        return []
     return [name for name in cgroups.existing(hierarchies) if name.startswith(box.id)]
 
 
@@ -194,8 +197,11 @@ def test_memory_limit_is_named_when_it_strikes(home: Path) -> None:
         hog = await box.sh("exec python3 -c 'x = bytearray(300 << 20)'")
         after = await box.sh("echo fine")
 
-        assert hog.result.stop_reason is StopReason.MEMORY
-        assert hog.result.exit_code == 137
+        if cgroups.detect() is None:  # a single process meets what stands in for the limit
+            assert "MemoryError" in hog.stderr
+        else:
+            assert hog.result.stop_reason is StopReason.MEMORY
+            assert hog.result.exit_code == 137
         assert after.stdout == "fine\n"
 
     in_box(home, body, limits=Limits(memory_bytes=100 << 20))
@@ -438,7 +444,9 @@ def test_groups_are_made_when_their_parent_was_taken_away_meanwhile(home: Path) 
 
     async def body(box: Box) -> None:
         hierarchies = cgroups.detect()
-        assert hierarchies is not None
+        if hierarchies is None:
+            assert IDS.is_rootless, "there is no group to be made"
+            return
         cgroups.remove_parent(hierarchies)
         assert _groups(box), "a parent in use stays"
         assert (await box.sh("echo on")).stdout == "on\n"

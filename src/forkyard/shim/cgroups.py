@@ -13,6 +13,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 from forkyard.shim.ids import IDS
@@ -104,6 +105,20 @@ class GroupLimits(NamedTuple):
     memory_bytes: int | None = None
     processes: int | None = None
     cpu_millicores: int | None = None
+
+
+def stand_ins(limits: GroupLimits, enforced: Collection[str]) -> dict[str, int]:
+    """Give the resource limits of each command where no controller enforces the sandbox's.
+
+    Memory is that of one process, and what it may write to: addresses that are only reserved, as
+    many runtimes do by the gigabyte, do not count. Processes are those of the workspace's user.
+    """
+    found = {}
+    if limits.memory_bytes is not None and "memory" not in enforced:
+        found["RLIMIT_DATA"] = limits.memory_bytes
+    if limits.processes is not None and "pids" not in enforced:
+        found["RLIMIT_NPROC"] = limits.processes
+    return found
 
 
 class SandboxGroup:
@@ -212,6 +227,10 @@ class SandboxGroup:
             return text.decode()
         finally:
             os.close(descriptor)
+
+    def stand_ins(self, limits: GroupLimits) -> dict[str, int]:
+        """Give what each command is limited by where this machine lacks a controller."""
+        return stand_ins(limits, self._hierarchies.limits)
 
     def mark(self, name: str, pid: int) -> None:
         """Do nothing: a process is known by its group."""

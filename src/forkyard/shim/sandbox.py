@@ -145,14 +145,13 @@ class Sandbox:
 
     def _make_groups(self) -> None:
         limits = self._spec["limits"]
-        self.group.create(
-            GroupLimits(
-                memory_bytes=limits["memory_bytes"],
-                processes=limits["processes"],
-                cpu_millicores=limits["cpu_millicores"],
-            )
+        wanted = GroupLimits(
+            memory_bytes=limits["memory_bytes"],
+            processes=limits["processes"],
+            cpu_millicores=limits["cpu_millicores"],
         )
-        self.spawner.join(self.group, self.name)
+        self.group.create(wanted)
+        self.spawner.join(self.group, self.name, self.group.stand_ins(wanted))
 
     def _map_storage(self) -> None:
         mapping = self._stage.mapping

@@ -100,10 +100,18 @@ class Spawner:
             _serve(other, hierarchies, roots)
         other.close()
 
-    def join(self, group: SandboxGroup | MarkedProcesses, name: str) -> None:
-        """Have it moved into the limits of a sandbox; a failure is told by `run`."""
+    def join(
+        self, group: SandboxGroup | MarkedProcesses, name: str, rlimits: Mapping[str, int]
+    ) -> None:
+        """Have it moved into the limits of a sandbox; a failure is told by `run`.
+
+        Args:
+            group: Those limits.
+            name: Of the sandbox.
+            rlimits: What each command gets in place of a limit that no group enforces.
+        """
         self._group = group
-        self._ask({"op": "join", "name": name}, [])
+        self._ask({"op": "join", "name": name, "rlimits": dict(rlimits)}, [])
 
     def run(self, argv: Sequence[str], *, error_output: int) -> int:
         """Run a trusted program inside the limits, outside the container.
@@ -272,10 +280,12 @@ def _serve(
                 signal.signal(number, signal.SIG_DFL)
         births = hierarchies is not None and hierarchies.unified
         trouble: Message | None = None
+        rlimits: dict[str, int] = {}
         while (request := _receive(channel)) is not None:
             message, descriptors = request
             match message["op"]:
                 case "join":
+                    rlimits = message["rlimits"]
                     if hierarchies is not None:
                         trouble = _join(SandboxGroup(hierarchies, roots, message["name"]))
                 case "run":
@@ -288,7 +298,7 @@ def _serve(
                     order, *groups = descriptors
                     at_once = message["at_once"]
                     group = groups[0] if groups else None
-                    answer = trouble or _fork(order, group, births=births, at_once=at_once)
+                    answer = trouble or _fork(order, group, rlimits, births=births, at_once=at_once)
                     _reply(channel, answer)
                 case _:
                     pass
@@ -352,7 +362,9 @@ def _enter(init: int, message: Message) -> Message | None:
     return None
 
 
-def _fork(order: int, tracking: int | None, *, births: bool, at_once: bool) -> Message:
+def _fork(
+    order: int, tracking: int | None, rlimits: Mapping[str, int], *, births: bool, at_once: bool
+) -> Message:
     try:
         # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
         if tracking is None:
@@ -364,11 +376,13 @@ def _fork(order: int, tracking: int | None, *, births: bool, at_once: bool) -> M
     except OSError as error:
         return {"errno": error.errno}
     if child == 0:
-        _become(order, None if births else tracking, at_once=at_once)
+        _become(order, None if births else tracking, rlimits, at_once=at_once)
     return {"pid": child}
 
 
-def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
+def _become(
+    order: int, tracking: int | None, rlimits: Mapping[str, int], *, at_once: bool
+) -> NoReturn:
     """Wait for a command, give up everything, and execute it."""
     stage = 0
     try:
@@ -392,12 +406,11 @@ def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
         # Received descriptors lie above 2, so placing the streams never overwrites one.
         for index, stream in enumerate(streams):
             os.dup2(stream, index)
-        if message["file_bytes"] is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (message["file_bytes"],) * 2)
         if not message["capabilities"]:
             kernel.drop_bounding_capabilities()
         _become_user(message["user"])
         kernel.keep_capabilities(message["capabilities"])
+        _limit(message["file_bytes"], rlimits)
         if message["terminal"] is None:
             os.write(order, _EXECUTING)
         else:
@@ -410,6 +423,19 @@ def _become(order: int, tracking: int | None, *, at_once: bool) -> NoReturn:
         os.write(order, b"%d:%d" % (stage, error.errno or errno.EIO))
     finally:
         os._exit(127)
+
+
+def _limit(file_bytes: int | None, rlimits: Mapping[str, int]) -> None:
+    if file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    for name, value in rlimits.items():
+        _lower(getattr(resource, name), value)
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (value, value))
 
 
 def _give(channel: socket.socket, master: int) -> None:

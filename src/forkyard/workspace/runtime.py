@@ -117,7 +117,7 @@ class RuntimeProbe:
                 runtime=f"{name} {version}",
                 storage_mode=_STORAGE,
                 protections=_protections(),
-                notes=tuple(problems),
+                notes=(*problems, *_weaker()),
                 digest=digest,
             )
         return Isolation(runtime=None, storage_mode="none", problems=tuple(problems))
@@ -171,6 +171,26 @@ class RuntimeProbe:
             detail = result.detail or "; ".join(wrong)
             raise SandboxUnavailableError(f"a command inside is not confined: {detail}")
         return configuration_digest(document)
+
+
+def _weaker() -> tuple[str, ...]:
+    """Say what this user could have, and what stands in for it meanwhile."""
+    if not IDS.is_rootless:
+        return ()
+    hierarchies = cgroups.detect()
+    lacking = [
+        words
+        for words, controller in (("memory", "memory"), ("cpu", "cpu"), ("process", "pids"))
+        if hierarchies is None or controller not in hierarchies.limits
+    ]
+    if not lacking:
+        return ()
+    words = (
+        f"no cgroup of this user's has what enforces limits of {', '.join(lacking)}: RLIMIT_DATA"
+        " per process and RLIMIT_NPROC stand in, time limits hold; delegate the controllers to"
+        " the user (systemd: `Delegate=yes`), or run as root"
+    )
+    return (words,)
 
 
 def _protections() -> dict[str, str]:
