@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from forkyard.cli.output import progress
 from forkyard.cli.tree import root_of
+from forkyard.cli.variables import read_vars
 from forkyard.client.look import look_at
 from forkyard.errors import ConfigError, Problem
 from forkyard.wire.quickform import quick_request
@@ -32,6 +33,7 @@ _FLAGS = {
     "committed": "--committed",
     "snapshot": "--snapshot",
     "template": "--template",
+    "values": "--var",
     "protected": "--protected",
     "parallel": "--parallel",
     "timeout": "--timeout",
@@ -103,6 +105,7 @@ def read_quick(prompt: str, options: dict[str, object]) -> QuickRequest:
         include_uncommitted=asked.includes_uncommitted,
         snapshot=asked.text("snapshot"),
         template=asked.text("template"),
+        vars=asked.values,
         protected=asked.texts("protected"),
         parallel=asked.number("parallel"),
         attempt_timeout_seconds=asked.timeout,
@@ -126,6 +129,11 @@ class _Asked:
         self.timeout, self.deadline = self._duration("timeout"), self._duration("deadline")
         self.budget_tokens = self._parsed("budget_tokens", parse_count)
         self.budget_micro_usd = self._parsed("budget_usd", parse_usd)
+        self.values: dict[str, str] = {}
+        try:
+            self.values = read_vars(self.texts("values"))
+        except ConfigError as error:
+            self.problems += error.problems
         parallel = self.number("parallel")
         if parallel is not None and not 1 <= parallel <= MOST_ATTEMPTS:
             self._report("--parallel", f"is {parallel}, must be from 1 to {MOST_ATTEMPTS}")
@@ -147,6 +155,7 @@ class _Asked:
                 repository_path=self.repository,
                 snapshot=self.text("snapshot"),
                 template=self.text("template"),
+                values=self.values,
                 protected=self.texts("protected"),
             )
         except ConfigError as error:

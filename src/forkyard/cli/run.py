@@ -59,6 +59,10 @@ Examples:
 @click.option("--snapshot", help="Quick form: start from this snapshot instead.")
 @click.option("--template", help="Quick form: start from this template's snapshot instead.")
 @click.option(
+    "--var", "values", multiple=True, metavar="NAME=VALUE",
+    help="Quick form: one of the template's vars. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--protected", multiple=True, metavar="PATTERN",
     help="Quick form: paths restored before the checks. Repeatable.",
 )  # fmt: skip

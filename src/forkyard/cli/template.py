@@ -11,6 +11,7 @@ import click
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import clean, progress, say, short, stream_out, table
+from forkyard.cli.variables import read_vars
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -40,15 +41,20 @@ def apply_(file: Path, name: str | None, *, as_json: bool) -> None:
 
 @template.command(epilog="\b\nExample:\n  forkyard template build payments")
 @click.argument("name")
+@click.option(
+    "--var", "values", multiple=True, metavar="NAME=VALUE",
+    help="One of its vars, in place of the default. Repeatable.",
+)  # fmt: skip
 @click.option("--detach", is_flag=True, help="Return at once; the build goes on.")
 @json_option
-def build(name: str, *, detach: bool, as_json: bool) -> None:
+def build(name: str, values: tuple[str, ...], *, detach: bool, as_json: bool) -> None:
     """Build a template; its snapshot is what workspaces and runs start from."""
+    given = read_vars(values)
 
     async def conversation(client: Client) -> TemplateInfo:
+        begun = await client.templates.begin_build(name, values=given)
         if detach:
-            return await client.templates.begin_build(name)
-        await client.templates.begin_build(name)
+            return begun
         await stream_out(client.templates.log(name, follow=True), sys.stderr.buffer)
         return await client.templates.wait_until_built(name)
 
@@ -62,7 +68,7 @@ def build(name: str, *, detach: bool, as_json: bool) -> None:
     elif detach:
         say(f"Template {clean(info.name)} is {info.state}.")
     else:
-        say(f"Template {clean(info.name)} is ready: snapshot {info.snapshot}")
+        say(f"Template {clean(info.name)} is built: snapshot {info.last_build}")
 
 
 @template.command("list", epilog="\b\nExample:\n  forkyard template list")
@@ -106,10 +112,21 @@ def show(name: str, *, log: bool, as_json: bool) -> None:
         ("id", info.id),
         ("state", info.state),
         ("created", info.created_at),
+        ("image", info.image or "-"),
         ("snapshot", info.snapshot or "-"),
+        ("vars", ", ".join(f"{key}={value}" for key, value in info.parameters.items()) or "-"),
+        ("secrets", ", ".join(info.secrets) or "-"),
         ("trouble", info.trouble or "-"),
     ):
         say(f"{key:<9} {clean(value)}")
+    for note in info.notes:
+        say(f"note      {clean(note)}")
+    for one in info.tasks:
+        where = " (background)" if one.background else ""
+        told = f"{one.outcome} after {one.elapsed_seconds:.1f} s"
+        say(f"task      {one.number} {clean(one.name)}{where}: {clean(told)}")
+    if info.failure is not None and info.failure.tail:
+        say(clean(info.failure.tail))
 
 
 @template.command(epilog="\b\nExample:\n  forkyard template delete payments")

@@ -12,6 +12,7 @@ from forkyard.cli.calls import json_option, talk
 from forkyard.cli.completion import complete
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import clean, progress, say, short, stream_out, table
+from forkyard.cli.variables import read_vars
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -33,6 +34,10 @@ for one in (live.exec_, live.shell):
 )
 @click.option("--snapshot", help="Fork this snapshot.")
 @click.option("--template", help="Fork the snapshot of this template's newest build.")
+@click.option(
+    "--var", "values", multiple=True, metavar="NAME=VALUE",
+    help="With --template: one of its vars, as it was built with. Repeatable.",
+)  # fmt: skip
 @click.option("--name", "display_name", default="", help="A name for people.")
 @click.option(
     "--network",
@@ -42,15 +47,27 @@ for one in (live.exec_, live.shell):
 )
 @json_option
 def create(
-    snapshot: str | None, template: str | None, display_name: str, network: str, *, as_json: bool
+    snapshot: str | None,
+    template: str | None,
+    display_name: str,
+    network: str,
+    values: tuple[str, ...],
+    *,
+    as_json: bool,
 ) -> None:
     """Fork a workspace; nothing runs in it until the first command."""
     if (snapshot is None) == (template is None):
         raise click.UsageError("give exactly one of --snapshot and --template")
 
+    given = read_vars(values)
+
     async def conversation(client: Client) -> WorkspaceInfo:
         made = await client.workspaces.create(
-            snapshot=snapshot, template=template, display_name=display_name, network=network
+            snapshot=snapshot,
+            template=template,
+            display_name=display_name,
+            network=network,
+            values=given,
         )
         return made.info
 

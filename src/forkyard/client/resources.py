@@ -7,7 +7,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from forkyard.wire.results import (
     SubmitRequest,
 )
 from forkyard.wire.schema import (
+    BuildRequest,
     Nothing,
     SnapshotInfo,
     SnapshotRequest,
@@ -65,13 +66,19 @@ class Templates:
             may_repeat=True,
         )
 
-    async def build(self, name: str, *, timeout_seconds: float | None = None) -> TemplateInfo:
-        """Build a template and wait for its snapshot.
+    async def build(
+        self,
+        name: str,
+        *,
+        values: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> TemplateInfo:
+        """Build a template, with other values of its `vars` or not, and wait for its snapshot.
 
         Raises:
             WorkspaceError: The build failed; the log says more.
         """
-        await self.begin_build(name)
+        await self.begin_build(name, values=values)
         return await self.wait_until_built(name, timeout_seconds=timeout_seconds)
 
     async def wait_until_built(
@@ -81,17 +88,24 @@ class Templates:
         template = await _until(
             lambda: self.get(name), lambda one: one.state != "building", timeout_seconds
         )
-        if template.state != "ready":
+        # A build with other values leaves a template as it was: applied, where never built else.
+        if template.state not in ("ready", "applied") or template.last_build is None:
             raise WorkspaceError(
                 template.trouble or f"cannot build template {name}: it is {template.state}",
                 hint=f"See its log with `forkyard template show {name} --log`.",
             )
         return template
 
-    async def begin_build(self, name: str) -> TemplateInfo:
+    async def begin_build(
+        self, name: str, *, values: Mapping[str, str] | None = None
+    ) -> TemplateInfo:
         """Start a build and return at once."""
         return await self._connection.ask(
-            "POST", f"/v1/templates/{part(name)}/build", TemplateInfo, may_repeat=True
+            "POST",
+            f"/v1/templates/{part(name)}/build",
+            TemplateInfo,
+            body=request_of(BuildRequest, vars=dict(values or {})),
+            may_repeat=True,
         )
 
     def log(self, name: str, *, follow: bool = False) -> AsyncIterator[bytes]:

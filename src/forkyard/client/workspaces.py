@@ -286,6 +286,7 @@ class Workspaces:
         budget_tokens: int | None = None,
         budget_usd: float | None = None,
         start: bool = False,
+        values: Mapping[str, str] | None = None,
     ) -> Workspace:
         """Fork a workspace; by default nothing runs in it until the first command.
 
@@ -300,6 +301,7 @@ class Workspaces:
             budget_tokens: With network `gateway`: most that it may spend in all.
             budget_usd: The same in US dollars.
             start: Bring its sandbox up at once, since a command follows.
+            values: With template: of its `vars`, as it was built with.
 
         Raises:
             NotFoundError: No such snapshot or template.
@@ -323,6 +325,7 @@ class Workspaces:
                 budget_tokens=budget_tokens,
                 budget_micro_usd=None if budget_usd is None else round(budget_usd * 1_000_000),
                 start=start,
+                vars=dict(values or {}),
             ),
         )
         return Workspace(self._connection, info)

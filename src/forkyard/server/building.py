@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from forkyard.errors import ForkyardError
-from forkyard.model.workspace import Template, TemplateSpec, TemplateState
+from forkyard.model.workspace import Snapshot, Template, TemplateSpec, TemplateState
 from forkyard.workspace.templates import Templates
 
 _LOG = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class TemplateBuilds:
         """Keep a recipe under a name."""
         return await self._templates.apply(name, spec)
 
-    async def begin_build(self, name: str) -> Template:
+    async def begin_build(self, name: str, values: Mapping[str, str] | None = None) -> Template:
         """Start a build and return once the journal says so; one that goes on is kept.
 
         Raises:
@@ -34,7 +35,7 @@ class TemplateBuilds:
         row = self._templates.get(name)
         if row.state is TemplateState.BUILDING:
             return row
-        build = asyncio.create_task(self._templates.build(name), name=f"build {name}")
+        build = asyncio.create_task(self._templates.build(name, values), name=f"build {name}")
         self._builds.add(build)
         build.add_done_callback(self._over)
         while not build.done():
@@ -53,6 +54,10 @@ class TemplateBuilds:
         error = build.exception()
         if error is not None and not isinstance(error, ForkyardError):
             _LOG.error("Bug in %s", build.get_name(), exc_info=error)
+
+    def built(self, name: str, values: Mapping[str, str]) -> Snapshot | None:
+        """Give the newest ready snapshot that a build with these values made."""
+        return self._templates.built(name, values)
 
     async def delete(self, name: str) -> None:
         """Remove a recipe; snapshots of it stay."""

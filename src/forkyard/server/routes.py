@@ -15,6 +15,7 @@ from forkyard.wire.results import (
     UsageReport,
 )
 from forkyard.wire.schema import (
+    BuildRequest,
     DoctorReport,
     DriverInfo,
     DriverReport,
@@ -109,7 +110,7 @@ ROUTES: tuple[Route, ...] = (
     _row("GET", "/v1/templates/{name}", "Show a recipe", spaces.show_template, TemplateInfo),
     _row("DELETE", "/v1/templates/{name}", "Remove a recipe", spaces.delete_template, Nothing),
     _row("POST", "/v1/templates/{name}/build", "Start a build", spaces.build_template,
-         TemplateInfo, status=202),
+         TemplateInfo, BuildRequest, status=202),
     _row("GET", "/v1/templates/{name}/log", "Log of the newest build", spaces.template_log,
          BYTES, query=_FOLLOW),
     # snapshots

@@ -121,6 +121,7 @@ def read_quick(quick: QuickRequest) -> RunRequest:
         repository_path=quick.repository,
         snapshot=quick.snapshot,
         template=quick.template,
+        values=quick.vars,
         setup=quick.setup,
         protected=quick.protected,
         scope=quick.scope,

@@ -136,8 +136,12 @@ class TemplateService(Protocol):
         """Keep a recipe under a name."""
         ...
 
-    async def begin_build(self, name: str) -> Template:
+    async def begin_build(self, name: str, values: Mapping[str, str] | None = None) -> Template:
         """Start a build and return at once; its end is in the journal."""
+        ...
+
+    def built(self, name: str, values: Mapping[str, str]) -> Snapshot | None:
+        """Give the newest ready snapshot that a build with these values made."""
         ...
 
     async def delete(self, name: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import posixpath
+from collections.abc import Sequence
 
 from starlette.responses import StreamingResponse
 
@@ -26,6 +28,7 @@ from forkyard.server.services import Services
 from forkyard.server.sessions import is_a_persons, owner_of
 from forkyard.server.table import Answer, Call
 from forkyard.wire.schema import (
+    BuildRequest,
     FileChangeInfo,
     LeftOutInfo,
     LimitsRequest,
@@ -33,6 +36,7 @@ from forkyard.wire.schema import (
     PatchInfo,
     SnapshotInfo,
     SnapshotRequest,
+    TaskInfo,
     TemplateInfo,
     TemplateRequest,
     WorkspaceInfo,
@@ -40,6 +44,8 @@ from forkyard.wire.schema import (
 )
 from forkyard.wire.templatefile import parse_template
 from forkyard.workspace import limits
+from forkyard.workspace.recipes import notes, secret_names
+from forkyard.workspace.task_records import TaskRecord, read_records
 
 
 def find_template(services: Services, text: str) -> Template:
@@ -115,13 +121,27 @@ async def apply_template(call: Call) -> TemplateInfo:
     """Keep a recipe under a name."""
     body = call.asked(TemplateRequest)
     spec = parse_template(body.text, body.file, folder=posixpath.dirname(body.file) or None)
-    return TemplateInfo.model_validate(await call.services.templates.apply(body.name, spec))
+    return template_info(await call.services.templates.apply(body.name, spec))
+
+
+def template_info(row: Template, tasks: Sequence[TaskRecord] = ()) -> TemplateInfo:
+    """Tell of a recipe: its row, and what a person should know of it."""
+    info = TemplateInfo.model_validate(row)
+    return info.model_copy(
+        update={
+            "image": row.spec.image,
+            "parameters": dict(row.spec.parameters),
+            "secrets": sorted(secret_names(row.spec)),
+            "notes": list(notes(row.spec)),
+            "tasks": [TaskInfo.model_validate(one) for one in tasks],
+        }
+    )
 
 
 async def list_templates(call: Call) -> Answer:
     """List recipes, oldest first."""
     return [
-        TemplateInfo.model_validate(one)
+        template_info(one)
         for one in call.services.journal.state.templates.values()
         if one.state is not TemplateState.DELETED
     ]
@@ -129,7 +149,9 @@ async def list_templates(call: Call) -> Answer:
 
 async def show_template(call: Call) -> TemplateInfo:
     """Show one recipe."""
-    return TemplateInfo.model_validate(find_template(call.services, call.parameters["name"]))
+    template = find_template(call.services, call.parameters["name"])
+    folder = call.services.templates.log(template.name).parent
+    return template_info(template, await asyncio.to_thread(read_records, folder))
 
 
 async def delete_template(call: Call) -> Nothing:
@@ -141,7 +163,8 @@ async def delete_template(call: Call) -> Nothing:
 async def build_template(call: Call) -> TemplateInfo:
     """Start a build."""
     template = find_template(call.services, call.parameters["name"])
-    return TemplateInfo.model_validate(await call.services.templates.begin_build(template.name))
+    values = call.asked(BuildRequest).vars
+    return template_info(await call.services.templates.begin_build(template.name, values))
 
 
 async def template_log(call: Call) -> StreamingResponse:
@@ -221,6 +244,8 @@ def origin(services: Services, body: WorkspaceRequest) -> Snapshot:
         snapshot = find_snapshot(services, body.snapshot)
     else:
         template = find_template(services, body.template or "")
+        if body.vars:
+            return built_with(services, template, body.vars)
         if template.snapshot is None:
             raise ConflictError(
                 f"cannot fork a workspace from template {template.name}: it is {template.state}"
@@ -235,6 +260,19 @@ def origin(services: Services, body: WorkspaceRequest) -> Snapshot:
             hint=f"Look at it with `forkyard snapshot show {snapshot.id}`.",
         )
     return snapshot
+
+
+def built_with(services: Services, template: Template, values: dict[str, str]) -> Snapshot:
+    """Find the snapshot that was built with these values."""
+    found = services.templates.built(template.name, values)
+    if found is None:
+        flags = " ".join(f"--var {name}={value}" for name, value in values.items())
+        raise ConflictError(
+            f"cannot fork a workspace from template {template.name}: it was not built with these"
+            " values yet",
+            hint=f"Build it with `forkyard template build {template.name} {flags}`.",
+        )
+    return found
 
 
 def merged_limits(request: LimitsRequest | None, base: Limits) -> Limits | None:

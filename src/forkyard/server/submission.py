@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -41,8 +41,12 @@ class Builder(Protocol):
         """Keep a recipe under a name."""
         ...
 
-    async def build(self, name: str) -> Template:
+    async def build(self, name: str, values: Mapping[str, str] | None = None) -> Template:
         """Build it to its end."""
+        ...
+
+    def built(self, name: str, values: Mapping[str, str]) -> Snapshot | None:
+        """Give the newest ready snapshot that a build with these values made."""
         ...
 
 
@@ -162,6 +166,8 @@ class Submission:
         found = self._look_up(asked.start)
         if isinstance(found, Snapshot):
             return found
+        if isinstance(found, Template) and asked.start.values:
+            return await self._with_values(found, dict(asked.start.values))
         if isinstance(found, Template):
             built = None if found.snapshot is None else self.journal.state.snapshots[found.snapshot]
             if built is not None and built.state is SnapshotState.READY:
@@ -178,6 +184,16 @@ class Submission:
         async with self.one_at_a_time:
             await self.templates.apply(name, TemplateSpec(repository=source, tasks=setup))
             return self._snapshot_of(await self.templates.build(name))
+
+    async def _with_values(self, template: Template, values: dict[str, str]) -> Snapshot:
+        """Give the snapshot of other values of a template's vars; built once for the same ones."""
+        async with self.one_at_a_time:
+            found = self.templates.built(template.name, values)
+            if found is not None:
+                return found
+            built = await self.templates.build(template.name, values)
+        assert built.last_build is not None  # noqa: S101 - or it would have raised
+        return self.journal.state.snapshots[built.last_build]
 
     def _snapshot_of(self, template: Template) -> Snapshot:
         if template.snapshot is None:

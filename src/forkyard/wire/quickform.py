@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from forkyard.errors import ConfigError, Problem
 from forkyard.model.run import AgentSpec, RunLimits
@@ -47,6 +47,7 @@ def quick_request(
     scope: Sequence[str] = (),
     held_out: Sequence[str] = (),
     setup: Sequence[str] = (),
+    values: Mapping[str, str] | None = None,
 ) -> RunRequest:
     """Build the request of the quick form.
 
@@ -68,6 +69,7 @@ def quick_request(
         held_out: As in the task file.
         setup: Shell commands run once in the repository's copy, with the network open, before
             anything is forked from it; unused with snapshot or template.
+        values: With template: of its `vars`.
 
     Raises:
         ConfigError: With every problem at once; keys are the flags.
@@ -88,14 +90,16 @@ def quick_request(
     for flag, patterns in (("--protected", protected), ("--scope", scope)):
         for pattern in patterns:
             report(flag, pattern_problem(pattern))
-    start = StartRequest(snapshot=snapshot, template=template)
+    start = StartRequest(
+        snapshot=snapshot, template=template, values=tuple(sorted((values or {}).items()))
+    )
     if snapshot is None and template is None:
         start = StartRequest(
             repository_path=repository_path,
             include_uncommitted=include_uncommitted,
             setup=tuple(setup),
         )
-    _refuse_setup(setup, start, report)
+    _refuse_misplaced(setup, start, report)
     task = TaskRequest(
         name=name or _slug(prompt),
         prompt=prompt,
@@ -112,11 +116,13 @@ def quick_request(
     return RunRequest(name=task.name, tasks=(task,), folder=cwd, limits=limits or RunLimits())
 
 
-def _refuse_setup(commands: Sequence[str], start: StartRequest, report: _Report) -> None:
+def _refuse_misplaced(commands: Sequence[str], start: StartRequest, report: _Report) -> None:
     for command in commands:
         report("--setup", argument_problem(command) if command.strip() else "is empty")
     if commands and start.repository_path is None:
         report("--setup", "has no meaning with --snapshot or --template")
+    if start.values and start.template is None:
+        report("--var", "needs --template, whose vars it sets")
 
 
 def _agents(entries: Sequence[str], attempts: int, report: _Report) -> tuple[AgentSpec, ...]:

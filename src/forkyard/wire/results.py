@@ -12,6 +12,7 @@ from forkyard.wire.schema import (
     LeftOutInfo,
     RequestModel,
     Text,
+    Vars,
 )
 from forkyard.wire.units import MOST_MICRO_USD, MOST_TOKENS
 
@@ -38,6 +39,8 @@ class QuickRequest(RequestModel):
     """Start from this snapshot instead of the repository."""
     template: str | None = None
     """Start from this template's snapshot instead of the repository."""
+    vars: Vars = {}
+    """With template: values of its `vars`."""
     protected: list[str] = []
     scope: list[str] = []
     held_out: list[str] = []

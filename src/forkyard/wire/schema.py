@@ -101,6 +101,41 @@ class TemplateRequest(RequestModel):
     file: str
 
 
+Vars = Annotated[dict[str, Annotated[str, Field(max_length=64 * 1024)]], Field(max_length=200)]
+"""Values of a template's `vars`, as text."""
+
+
+class BuildRequest(RequestModel):
+    """Build a template, with other values of its `vars` where some are given."""
+
+    vars: Vars = {}
+
+
+class FailureInfo(AnswerModel):
+    """What a build failed at."""
+
+    word: str
+    """`pull`, `build`, `clone`, `start`, `task`, `stop` or `snapshot`."""
+    task: Text | None = None
+    tail: Text = ""
+    """The end of that task's output."""
+
+
+class TaskInfo(AnswerModel):
+    """One task of a template's newest build."""
+
+    name: Text
+    type: str
+    number: int
+    started_at: str
+    background: bool = False
+    as_root: bool = False
+    outcome: Text = ""
+    is_ok: bool = True
+    exit_code: int | None = None
+    elapsed_seconds: float = 0.0
+
+
 class TemplateInfo(AnswerModel):
     """A named recipe and the snapshot its last good build made."""
 
@@ -109,7 +144,20 @@ class TemplateInfo(AnswerModel):
     state: str
     created_at: str
     snapshot: str | None = None
+    """Of its last good build with the defaults of its `vars`."""
+    last_build: str | None = None
+    """Of its last good build, whatever the values."""
     trouble: Text | None = None
+    failure: FailureInfo | None = None
+    image: Text = ""
+    parameters: dict[str, Text] = {}
+    """Its `vars` with their defaults."""
+    secrets: list[str] = []
+    """Names of the secrets that a build needs."""
+    notes: list[Text] = []
+    """What a person should know of it on this machine."""
+    tasks: list[TaskInfo] = []
+    """Of its newest build, in order; only where one template is shown."""
 
 
 class SnapshotRequest(RequestModel):
@@ -194,6 +242,8 @@ class WorkspaceRequest(RequestModel):
     """With ephemeral: the client session whose end deletes it."""
     start: bool = False
     """Whether a sandbox is brought up at once, since a command follows."""
+    vars: Vars = {}
+    """With template: the snapshot that was built with these values."""
     budget_tokens: Annotated[int, Field(gt=0, le=MOST_TOKENS)] | None = None
     """With network `gateway`: most that it may spend in all."""
     budget_micro_usd: Annotated[int, Field(gt=0, le=MOST_MICRO_USD)] | None = None
@@ -203,6 +253,8 @@ class WorkspaceRequest(RequestModel):
     def _one_origin(self) -> WorkspaceRequest:
         if (self.snapshot is None) == (self.template is None):
             raise ValueError("needs exactly one of snapshot and template")
+        if self.vars and self.template is None:
+            raise ValueError("vars need a template")
         is_limited = self.budget_tokens is not None or self.budget_micro_usd is not None
         if is_limited and self.network is not NetworkPolicy.GATEWAY:
             raise ValueError("a budget needs network gateway: without, nothing is spent")

@@ -15,6 +15,7 @@ from forkyard.model.verdict import Check, ReportFormat
 from forkyard.model.workspace import REPOSITORY
 from forkyard.wire import yaml
 from forkyard.wire.fields import Problems, Section, argument_problem, root_section
+from forkyard.wire.template_vars import read_values
 from forkyard.wire.templatefile import is_inside_path
 
 COMMAND_DRIVER = "command"
@@ -44,6 +45,8 @@ class StartRequest:
     repository_path: str | None = None
     """As written; relative to the request's folder."""
     include_uncommitted: bool = False
+    values: tuple[tuple[str, str], ...] = ()
+    """With template: of its `vars`."""
     setup: tuple[str, ...] = ()
     """With a repository: shell commands run once in its copy, the network open."""
 
@@ -191,13 +194,16 @@ def _start(section: Section) -> StartRequest:
         return StartRequest()
     snapshot, template = below.name("snapshot"), below.name("template")
     repository = below.section("repository")
+    values = read_values(below)
     below.finish()
+    if below.has("vars") and not below.has("template"):
+        below.problem("vars", "are a template's; give the template that has them")
     given = [key for key in ("snapshot", "template", "repository") if below.has(key)]
     if len(given) != 1:
         what = " and ".join(given) + " exclude each other" if given else "nothing to start from"
         below.problem(None, f"{what}; give one of snapshot, template and repository")
     if repository is None:
-        return StartRequest(snapshot=snapshot, template=template)
+        return StartRequest(snapshot=snapshot, template=template, values=values)
     path = repository.text("path", required=True)
     uncommitted = repository.flag("include_uncommitted", default=False)
     repository.finish({"url": " here; make a template with that url and start from it"})

@@ -62,6 +62,18 @@ def read_vars(section: Section, given: Mapping[str, str]) -> dict[str, Value]:
     return values
 
 
+def read_values(section: Section) -> tuple[tuple[str, str], ...]:
+    """Read the `vars` of a task file: which values a template is to be built with."""
+    below = section.section(KEY)
+    found: list[tuple[str, str]] = []
+    for name, node in () if below is None else below.values.items():
+        if below is not None and not isinstance(node.value, str | int):
+            below.problem(name, f"must be text, a whole number or a flag, not {kind(node.value)}")
+        elif isinstance(node.value, str | int):
+            found.append((name, as_text(node.value)))
+    return tuple(sorted(found))
+
+
 def as_text(value: Value) -> str:
     """Write a value as it stands in a longer text, and on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class FakeBuilder:
     journal: Journal
     specs: dict[str, TemplateSpec] = field(default_factory=dict)
     builds: list[str] = field(default_factory=list)
+    of_values: dict[tuple[tuple[str, str], ...], Snapshot] = field(default_factory=dict)
 
     async def apply(self, name: str, spec: TemplateSpec) -> Template:
         """Keep a recipe."""
@@ -51,12 +52,19 @@ class FakeBuilder:
         await self.journal.append(template)
         return template
 
-    async def build(self, name: str) -> Template:
+    def built(self, name: str, values: Mapping[str, str]) -> Snapshot | None:
+        """Give what was built with these values before."""
+        return self.of_values.get((("", name), *sorted(values.items())))
+
+    async def build(self, name: str, values: Mapping[str, str] | None = None) -> Template:
         """Make a snapshot."""
         self.builds.append(name)
         template = self.journal.state.template_named(name)
         assert template is not None
         snapshot = await add_snapshot(self.journal, f"{name}@{len(self.builds)}")
+        if values:
+            self.of_values[(("", name), *sorted(values.items()))] = snapshot
+            return replace(template, last_build=snapshot.id)
         ready = replace(template, state=TemplateState.READY, snapshot=snapshot.id)
         await self.journal.append(ready)
         return ready
@@ -154,6 +162,17 @@ async def test_a_template_is_built_once_and_then_used_as_it_is(desk: Desk, tmp_p
 
     assert first.tasks[0].snapshot == second.tasks[0].snapshot
     assert desk.builder.builds == ["tools"]
+
+
+async def test_a_template_is_built_once_for_each_set_of_values(desk: Desk, tmp_path: Path) -> None:
+    """The same values share a snapshot, others get their own, the template's own stays."""
+    await desk.builder.apply("tools", TemplateSpec())
+    high = StartRequest(template="tools", values=(("LEVEL", "high"),))
+    low = StartRequest(template="tools", values=(("LEVEL", "low"),))
+    runs = [await desk.submission.submit(request(tmp_path, one)) for one in (high, low, high)]
+    snapshots = [run.tasks[0].snapshot for run in runs]
+    assert snapshots[0] == snapshots[2] != snapshots[1]
+    assert desk.builder.builds == ["tools", "tools"]
 
 
 async def test_a_repository_is_taken_in_once_for_all_tasks_that_start_there(
