@@ -233,6 +233,7 @@ async def assemble(
         templates=templates,
         pruner=Pruner(collector.store),
         reaper=coordinator.reaper,
+        usage=coordinator.usage,
         building=submission.one_at_a_time,
     )
     watching = [

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
 from forkyard.errors import GatewayError
-from forkyard.gateway.interface import GrantStatus, LedgerEntry, Outcome, RunStatus
+from forkyard.gateway.interface import Copied, GrantStatus, LedgerEntry, Outcome, RunStatus
 from forkyard.model.budget import Grant, TokenCounts
 from forkyard.model.ids import RunId, WorkspaceId
 from forkyard.model.workspace import ReadOnlyMount
@@ -24,6 +24,7 @@ class FakeGateway:
     revoked: list[WorkspaceId] = field(default_factory=list)
     entries: list[LedgerEntry] = field(default_factory=list)
     exhausted: dict[WorkspaceId, str] = field(default_factory=dict)
+    pruned: int = 0
     spent: dict[RunId, dict[str, str]] = field(default_factory=dict)
     trouble: str | None = None
     on_grant: list[tuple[Outcome, int | None]] = field(default_factory=list)
@@ -84,6 +85,24 @@ class FakeGateway:
         ]
         return tuple(mine[:limit])
 
+    async def prune(self, copied: Copied) -> int:
+        """Forget what is old enough."""
+        self._refuse_if_asked()
+        if copied.ledger != self.ledger:
+            return 0
+        old = [
+            one
+            for one in self.entries
+            if one.ledger == copied.ledger
+            and one.sequence <= copied.through
+            and one.at < copied.before
+            and one.workspace not in copied.live
+        ]
+        if not copied.is_dry:
+            self.pruned += len(old)
+            self.entries = [one for one in self.entries if one not in old]
+        return len(old)
+
     async def settings_changed(self) -> None:
         """Have no settings."""
 
@@ -103,7 +122,7 @@ class FakeGateway:
         """Settle one request."""
         is_refused = outcome in (Outcome.REFUSED_BUDGET, Outcome.REFUSED_LIMIT)
         entry = LedgerEntry(
-            sequence=1 + sum(one.ledger == self.ledger for one in self.entries),
+            sequence=1 + self.pruned + sum(one.ledger == self.ledger for one in self.entries),
             ledger=self.ledger,
             workspace=grant.workspace,
             run=grant.run,

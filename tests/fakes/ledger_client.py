@@ -2,7 +2,9 @@
 
 The provider is a file that a request is appended to in the moment it would be sent: the line says
 what it used and what that costs. Run as `python ledger_client.py LEDGER PROVIDER SEED CLIENTS
-REQUESTS MICRO_USD TOKENS CUT_PERCENT ERROR_PERCENT`; prints one line for each client that is done.
+REQUESTS MICRO_USD TOKENS CUT_PERCENT ERROR_PERCENT [JOURNAL]`; prints one line for each client that
+is done. With a journal it also copies what is settled into that file, as a server does, and has
+the ledger forget what was copied.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from fakes.ledger_scene import MODEL, PRICE, ask_for, grant_of
 from forkyard.gateway.admission import Admission
-from forkyard.gateway.interface import Outcome
+from forkyard.gateway.interface import Copied, Outcome
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.line import Reservation
 from forkyard.gateway.prices import cost_micro_usd
@@ -38,6 +40,7 @@ class Scene:
     budget: Budget
     cut_percent: int
     error_percent: int
+    journal: Path | None = None
 
 
 class Provider:
@@ -96,14 +99,34 @@ async def main(scene: Scene) -> None:
     provider = Provider(scene.provider)
     for number in range(scene.clients):
         await admission.grant(grant_of(number, run=scene.budget))
+    copying = None
+    if scene.journal is not None:
+        copying = asyncio.create_task(copy_and_prune(ledger, scene.journal))
     async with asyncio.TaskGroup() as group:
         for number in range(scene.clients):
             group.create_task(agent(scene, number, admission, provider))
+    if copying is not None:
+        copying.cancel()
     await ledger.close()
 
 
+async def copy_and_prune(ledger: Ledger, journal: Path) -> None:
+    """Copy what is settled, each entry once, and prune up to there, without a pause."""
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    copied = int(lines[-1].split()[0]) if lines else 0
+    descriptor = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    while True:
+        entries = await ledger.entries_after(copied, limit=7)
+        if entries:
+            rows = [f"{one.sequence} {one.tokens.total} {one.micro_usd or 0}\n" for one in entries]
+            os.write(descriptor, "".join(rows).encode())
+            copied = entries[-1].sequence
+        await ledger.prune(Copied(ledger=ledger.id, through=copied, before="9"))
+        await asyncio.sleep(0.002)
+
+
 if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[3:]]
+    numbers = [int(word) for word in sys.argv[3:10]]
     asyncio.run(
         main(
             Scene(
@@ -115,6 +138,7 @@ if __name__ == "__main__":
                 budget=Budget(micro_usd=numbers[3] or None, tokens=numbers[4] or None),
                 cut_percent=numbers[5],
                 error_percent=numbers[6],
+                journal=Path(sys.argv[10]) if len(sys.argv) > 10 else None,
             )
         )
     )

@@ -20,6 +20,7 @@ import pytest
 from fakes.ledger_scene import RUN
 from forkyard.gateway.interface import LedgerEntry, Outcome
 from forkyard.gateway.ledger import Ledger
+from forkyard.gateway.rows import Totals
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
@@ -36,6 +37,7 @@ class Scene:
     tokens: int = 0
     cut_percent: int = 0
     error_percent: int = 0
+    journal: Path | None = None
 
     @property
     def ledger(self) -> Path:
@@ -58,6 +60,7 @@ class Scene:
             [
                 *(sys.executable, str(ROOT / "tests" / "fakes" / "ledger_client.py")),
                 *(str(self.ledger), str(self.provider), *map(str, numbers)),
+                *([] if self.journal is None else [str(self.journal)]),
             ],
             env={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}", "PATH": os.environ["PATH"]},
             stdout=subprocess.PIPE,
@@ -166,9 +169,15 @@ def test_four_attempts_share_two_dollars(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", ["micro_usd", "tokens"])
 def test_many_clients_with_cuts_errors_and_two_kills(tmp_path: Path, limit: str) -> None:
     """64 clients x 200 requests, 20 % cut, 5 % refused by the provider, two SIGKILLs."""
-    budget = {"micro_usd": 2_000_000_000} if limit == "micro_usd" else {"tokens": 100_000_000}
+    budget = {"micro_usd": 2_000_000_000, "tokens": 100_000_000}[limit]
     scene = Scene(
-        folder=tmp_path, clients=64, requests=200, cut_percent=20, error_percent=5, **budget
+        folder=tmp_path,
+        clients=64,
+        requests=200,
+        cut_percent=20,
+        error_percent=5,
+        micro_usd=budget if limit == "micro_usd" else 0,
+        tokens=budget if limit == "tokens" else 0,
     )
     answers = 0
     for seed in (1, 2):
@@ -181,7 +190,7 @@ def test_many_clients_with_cuts_errors_and_two_kills(tmp_path: Path, limit: str)
     scene.run_to_its_end(3)
     tokens, money = scene.check()
 
-    assert (money if limit == "micro_usd" else tokens) >= 0.85 * budget[limit]
+    assert (money if limit == "micro_usd" else tokens) >= 0.85 * budget
 
 
 @pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.deep)])
@@ -201,3 +210,51 @@ def test_killed_at_any_moment_nothing_is_lost_or_passed(tmp_path: Path, rounds: 
 
     assert Outcome.UNKNOWN in outcomes
     assert Outcome.COMPLETE in outcomes
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(40, marks=pytest.mark.deep)])
+def test_killed_while_it_forgets_every_entry_is_copied_or_still_there(
+    tmp_path: Path, rounds: int
+) -> None:
+    """Each exactly once, however often it is killed; and balances count those that went, too."""
+    chance = random.Random(11)  # noqa: S311 - a test's dice
+    journal = tmp_path / "journal.txt"
+    scene = Scene(
+        folder=tmp_path, clients=8, requests=100_000, micro_usd=10**9, cut_percent=20,
+        journal=journal,
+    )  # fmt: skip
+    answers, went = 0, 0
+    for seed in range(rounds):
+        with scene.started(seed) as child:
+            scene.wait_for_lines(answers + chance.randrange(20, 80), child)
+            child.kill()
+            child.wait()
+        answers = scene.provider.read_bytes().count(b"\n")
+        rows = [[int(word) for word in line.split()] for line in journal.read_text().splitlines()]
+        left, totals = asyncio.run(_left(scene.ledger, rows[-1][0]))
+        sequences = [row[0] for row in rows] + [entry.sequence for entry in left]
+        assert sequences == list(range(1, len(sequences) + 1))
+        spent = sum(row[2] for row in rows) + sum(entry.micro_usd or 0 for entry in left)
+        assert totals.spent_micro_usd == spent
+        assert scene.provided()[1] <= spent <= scene.micro_usd
+        with contextlib.closing(sqlite3.connect(scene.ledger)) as connection:
+            went = (
+                rows[-1][0]
+                - connection.execute(
+                    "SELECT count(*) FROM entries WHERE sequence <= ?", (rows[-1][0],)
+                ).fetchone()[0]
+            )
+
+    assert went > 0
+
+
+async def _left(path: Path, after: int) -> tuple[list[LedgerEntry], Totals]:
+    """Open a ledger as the next gateway does; give what is not copied yet, and the totals."""
+    ledger = await Ledger.open(path)
+    try:
+        found: list[LedgerEntry] = []
+        while page := await ledger.entries_after(found[-1].sequence if found else after):
+            found.extend(page)
+        return found, await ledger.run_totals(RUN)
+    finally:
+        await ledger.close()

@@ -25,7 +25,8 @@ from forkyard.candidate.pruning import Needed, Pruner
 from forkyard.config import Layout
 from forkyard.coordinator.keeping import GRACE_SECONDS, KEPT_SECONDS, Unneeded, unneeded
 from forkyard.coordinator.reaper import Reaper
-from forkyard.errors import ConflictError, ForkyardError, NotFoundError
+from forkyard.coordinator.usage import UsageCopier
+from forkyard.errors import ConflictError, ForkyardError, GatewayError, NotFoundError
 from forkyard.model.run import AttemptState
 from forkyard.model.workspace import (
     Snapshot,
@@ -89,6 +90,8 @@ class Garbage:
     templates: TemplatesPort
     pruner: Pruner
     reaper: Reaper
+    usage: UsageCopier | None
+    """Has the gateway's ledger forget what was copied; None: there is no gateway."""
     building: asyncio.Lock
     """Held by whoever makes a run's template and builds it."""
     _since: float = field(default_factory=time.time)
@@ -138,6 +141,7 @@ class Garbage:
                 if not is_dry:
                     await asyncio.to_thread(move_to_trash, path, self.layout.trash)
             told += await self._roots(is_dry=is_dry)
+            told += await self._entries(is_dry=is_dry)
             if not is_dry:
                 # Before the store: writing a pack anew needs room.
                 await asyncio.to_thread(empty_trash, self.layout.trash)
@@ -253,6 +257,16 @@ class Garbage:
             Removed(kind="objects", name=self._name(Path(one.what)), size_bytes=one.size_bytes)
             for one in freed
         ]
+
+    async def _entries(self, *, is_dry: bool) -> list[Removed]:
+        """Have the ledger forget what was copied long ago; what it has not, goes another time."""
+        try:
+            now = self.clock.now()
+            gone = 0 if self.usage is None else await self.usage.prune(now, is_dry=is_dry)
+        except GatewayError as error:
+            _log.warning("Cannot prune the ledger: %s", error)
+            gone = 0
+        return [Removed(kind="entries", name=f"{gone} of the ledger")] if gone else []
 
     async def _roots(self, *, is_dry: bool) -> list[Removed]:
         """Remove root file systems that no sandbox stands on and this server did not use."""

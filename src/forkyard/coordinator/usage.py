@@ -10,12 +10,16 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
-from forkyard.gateway.interface import Gateway, LedgerEntry, Outcome
+from forkyard.coordinator.view import CLEANUP_DONE, is_terminal
+from forkyard.gateway.interface import Copied, Gateway, LedgerEntry, Outcome
 from forkyard.model.budget import UsageRow
 from forkyard.store.journal import Change, Journal
 
 ENTRIES_AT_ONCE = 1000
+KEPT_SECONDS = 30 * 86400.0
+"""How long the gateway keeps an entry that is copied: for whoever asks what a bill was made of."""
 _REFUSED = frozenset({Outcome.REFUSED_BUDGET, Outcome.REFUSED_LIMIT})
 
 
@@ -49,6 +53,35 @@ class UsageCopier:
                 self._ledger = known[-1].ledger
             while await self._copy_batch():
                 pass
+
+    async def prune(
+        self, now: str, *, kept_seconds: float = KEPT_SECONDS, is_dry: bool = False
+    ) -> int:
+        """Have the gateway forget what was copied long ago; give how many entries went.
+
+        What an attempt that is not over is to be judged by stays, however old it is.
+
+        Raises:
+            ForkyardError: The gateway or the journal could not be used; ask again.
+        """
+        state = self.journal.state
+        before = (datetime.fromisoformat(now) - timedelta(seconds=kept_seconds)).isoformat(
+            timespec="milliseconds"
+        )
+        if not any(row.day <= before[:10] for row in state.usage.values()):
+            return 0
+        await self.copy()
+        live = tuple(
+            one.workspace
+            for one in state.attempts.values()
+            if one.workspace is not None and not (is_terminal(one) and one.cleanup == CLEANUP_DONE)
+        )
+        gone = 0
+        for ledger in {row.ledger for row in state.usage.values()}:
+            through = self._copied(ledger)
+            copied = Copied(ledger=ledger, through=through, before=before, live=live, is_dry=is_dry)
+            gone += await self.gateway.prune(copied)
+        return gone
 
     async def _copy_batch(self) -> bool:
         rows = self.journal.state.usage

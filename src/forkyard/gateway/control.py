@@ -18,7 +18,7 @@ from forkyard import __version__
 from forkyard.errors import ForkyardError, InternalError
 from forkyard.gateway import messages
 from forkyard.gateway.hub import Hub
-from forkyard.gateway.interface import GatewaySettings
+from forkyard.gateway.interface import Copied, GatewaySettings
 from forkyard.model.budget import Grant
 from forkyard.model.ids import WorkspaceId, is_id
 from forkyard.shim import protocol
@@ -172,6 +172,8 @@ class Control:
                 after, limit = int(message.get("after", 0)), int(message.get("limit", 1000))
                 found = await hub.entries_after(after, limit)
                 return [messages.written(entry) for entry in found]
+            case "prune":
+                return await hub.prune(messages.read(Copied, message.get("copied")))
             case "quit":
                 self.quitting.set()
                 return None

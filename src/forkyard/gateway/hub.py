@@ -22,7 +22,14 @@ from forkyard.gateway.admission import Admission
 from forkyard.gateway.app import Listener
 from forkyard.gateway.governor import Governor
 from forkyard.gateway.intake import Intake
-from forkyard.gateway.interface import Api, GatewaySettings, LedgerEntry, Provider, RunStatus
+from forkyard.gateway.interface import (
+    Api,
+    Copied,
+    GatewaySettings,
+    LedgerEntry,
+    Provider,
+    RunStatus,
+)
 from forkyard.gateway.keys import KeyRing
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.passing import Stalls
@@ -175,6 +182,10 @@ class Hub:
     async def entries_after(self, sequence: int, limit: int) -> tuple[LedgerEntry, ...]:
         """Read the settled ledger in its order."""
         return await self.ledger.entries_after(sequence, limit=limit)
+
+    async def prune(self, copied: Copied) -> int:
+        """Forget settled entries that the journal has."""
+        return await self.ledger.prune(copied)
 
     async def changes(self) -> AsyncIterator[RunStatus]:
         """Follow what runs spend, wait for and are refused."""

@@ -19,6 +19,7 @@ from forkyard.model.provider import Api, GatewaySettings, Price, Provider
 
 __all__ = [
     "Api",
+    "Copied",
     "Finish",
     "Gateway",
     "GatewaySettings",
@@ -92,6 +93,21 @@ class LedgerEntry:
     def is_cut_short(self) -> bool:
         """Say whether its answer ended where a budget of ours had put its limit."""
         return self.is_clamped and self.finish is Finish.LENGTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What of a ledger is in the journal as well, and what of that nobody asks for any more."""
+
+    ledger: str
+    through: int
+    """Sequence number of the newest entry that the journal has."""
+    before: str
+    """ISO time, UTC: what was settled later stays."""
+    live: tuple[WorkspaceId, ...] = ()
+    """How these end is still to be told from their entries."""
+    is_dry: bool = False
+    """Only count them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +190,14 @@ class Gateway(Protocol):
 
     async def entries_after(self, sequence: int, *, limit: int = 1000) -> tuple[LedgerEntry, ...]:
         """Read the settled ledger in its order."""
+        ...
+
+    async def prune(self, copied: Copied) -> int:
+        """Forget settled entries that the journal has; budgets and sequence numbers stay.
+
+        Returns:
+            How many went; 0 also where another ledger is meant.
+        """
         ...
 
     async def settings_changed(self) -> None:

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from forkyard.base.clock import Clock, SystemClock
 from forkyard.errors import ForkyardError, InternalError, StoreError
-from forkyard.gateway.interface import LedgerEntry
-from forkyard.gateway.ledger_file import LedgerFile
+from forkyard.gateway.interface import Copied, LedgerEntry
+from forkyard.gateway.ledger_file import MOST_PRUNED, LedgerFile
 from forkyard.gateway.ledger_schema import ledger_error
 from forkyard.gateway.rows import NewReservation, Settlement, Standing, Totals
 from forkyard.model.budget import Grant
@@ -146,6 +146,21 @@ class Ledger:
     ) -> tuple[LedgerEntry, ...]:
         """Read the newest that one workspace asked for, and when a budget refused it last."""
         return await self._ask(partial(self._file.entries_of, workspace, limit))
+
+    async def prune(self, copied: Copied) -> int:
+        """Forget entries that the journal has, some at a time; give how many.
+
+        Cancellation:
+            What is gone is gone; the rest goes another time.
+        """
+        if copied.is_dry:
+            return await self._ask(partial(self._file.prune, copied))
+        gone = 0
+        while some := await self._ask(partial(self._file.prune, copied)):
+            gone += some
+            if some < MOST_PRUNED:
+                break
+        return gone
 
     async def attempt_totals(self, attempt: AttemptId) -> Totals:
         """Read one attempt's totals."""

@@ -6,6 +6,7 @@ thread at a time. `ledger_schema.py` says what the tables are and what they refu
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -14,13 +15,15 @@ from typing import TypeVar
 
 from forkyard.base.durable import make_directory, sync_directory
 from forkyard.errors import InternalError
-from forkyard.gateway.interface import Finish, LedgerEntry, Outcome
+from forkyard.gateway.interface import Copied, Finish, LedgerEntry, Outcome
 from forkyard.gateway.ledger_schema import ledger_error, prepare, take_lock
 from forkyard.gateway.rows import NewReservation, Settlement, Standing, Totals
 from forkyard.model.budget import Grant, TokenCounts
 from forkyard.model.ids import AttemptId, RunId, WorkspaceId
 from forkyard.store.database import connect, refuse_unfit_file_system
 
+MOST_PRUNED = 2_000
+"""In one step: requests wait for it."""
 LOST = "the gateway ended while it was under way"
 
 _WHO = "workspace, run, attempt, agent, provider, model"
@@ -30,6 +33,8 @@ _ENTRY = (
     " is_estimated, outcome, status, first_byte_milliseconds, detail, is_clamped, finish"
 )
 _ADD_ENTRY = f"INSERT INTO entries ({_ENTRY}) VALUES ({', '.join('?' * 22)})"  # noqa: S608 - constants
+
+_OLD = "WHERE sequence <= ? AND at < ? AND workspace NOT IN (SELECT value FROM json_each(?))"
 
 T = TypeVar("T")
 
@@ -245,6 +250,30 @@ class LedgerFile:
             )
             self.settle(id_, settlement, at)
         return len(rows)
+
+    def prune(self, copied: Copied) -> int:
+        """Delete some entries that the journal has; what balances say of them stays.
+
+        Returns:
+            How many; fewer than `MOST_PRUNED`: no more can go now.
+        """
+        if copied.ledger != self.id:
+            return 0
+        which = (copied.through, copied.before, json.dumps(copied.live))
+        if copied.is_dry:
+            count = self._connection.execute(f"SELECT count(*) FROM entries {_OLD}", which)  # noqa: S608 - constants
+            return _whole(count.fetchone()[0])
+        # The trigger lets nothing go beyond this number, whoever asks.
+        self._connection.execute(
+            "UPDATE meta SET value = CAST(max(CAST(value AS INTEGER), ?) AS TEXT)"
+            " WHERE key = 'pruned'",
+            (copied.through,),
+        )
+        return self._connection.execute(
+            "DELETE FROM entries WHERE sequence IN"  # noqa: S608 - constants
+            f" (SELECT sequence FROM entries {_OLD} ORDER BY sequence LIMIT ?)",
+            (*which, MOST_PRUNED),
+        ).rowcount
 
     def totals(self, level: str, id_: str) -> Totals:
         """Read one attempt's or run's totals; nothing is known of it: all zero."""

@@ -10,6 +10,7 @@ After that it asks with a number, which the answer repeats:
     {"id": N, "op": "grant", "grant": {...}}
     {"id": N, "op": "revoke", "workspace": W}          -> the workspace's newest entries
     {"id": N, "op": "entries", "after": S, "limit": L} -> ledger entries
+    {"id": N, "op": "prune", "copied": {...}}          -> how many entries are gone
     {"id": N, "op": "quit"}                            it settles everything, then ends
 
     {"id": N, "result": ...}   or   {"id": N, "error": {"code": C, "message": M, "hint": H}}

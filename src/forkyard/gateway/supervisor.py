@@ -20,7 +20,7 @@ from forkyard.base.process import start_detached
 from forkyard.config import Layout
 from forkyard.errors import ForkyardError, GatewayError, StoreError
 from forkyard.gateway import messages
-from forkyard.gateway.interface import GatewaySettings, LedgerEntry, RunStatus
+from forkyard.gateway.interface import Copied, GatewaySettings, LedgerEntry, RunStatus
 from forkyard.gateway.link import QUIT_SECONDS, Link, end, peer, until_gone
 from forkyard.model.budget import Grant
 from forkyard.model.ids import RunId, WorkspaceId
@@ -145,6 +145,17 @@ class Supervisor:
         if not self._has_ledger:
             return ()
         return _entries(await self._ask({"op": "entries", "after": sequence, "limit": limit}))
+
+    async def prune(self, copied: Copied) -> int:
+        """Forget settled entries that the journal has; see the contract.
+
+        Raises:
+            GatewayError: No gateway can be started to ask.
+        """
+        if not self._has_ledger:
+            return 0
+        gone = await self._ask({"op": "prune", "copied": messages.written(copied)})
+        return gone if isinstance(gone, int) else 0
 
     async def settings_changed(self) -> None:
         """Read providers and secrets anew and tell the gateway, if one runs.

@@ -16,6 +16,7 @@ from forkyard.coordinator.usage import ENTRIES_AT_ONCE, UsageCopier, booked
 from forkyard.gateway.interface import Outcome
 from forkyard.model.budget import Grant, TokenCounts, UsageRow
 from forkyard.model.ids import new_attempt_id, new_run_id, new_workspace_id
+from forkyard.model.run import Attempt, AttemptState
 from forkyard.store.journal import Journal
 
 pytestmark = pytest.mark.anyio
@@ -124,3 +125,41 @@ async def test_sum_is_the_same_however_the_ledger_is_cut(inputs: list[int], cut:
     assert {key: replace(row, ledger_sequence=0) for key, row in second.items()} == {
         key: replace(row, ledger_sequence=0) for key, row in whole.items()
     }
+
+
+async def test_entries_go_when_they_were_copied_long_ago(journal: Journal) -> None:
+    """What is younger stays, and so does the copy; asking again counts nothing twice."""
+    gateway, one = FakeGateway(), grant()
+    copier = UsageCopier(journal=journal, gateway=gateway)
+    gateway.settle(one)
+    gateway.settle(one, at="2026-02-01T00:00:00.000+00:00")
+    now = "2026-02-02T03:04:06.000+00:00"
+
+    assert await copier.prune("2026-01-05T00:00:00.000+00:00") == 0
+    await copier.copy()
+    assert await copier.prune(now, is_dry=True) == 1
+    assert await copier.prune(now) == 1
+    assert await copier.prune(now) == 0
+    assert [entry.sequence for entry in gateway.entries] == [2]
+    gateway.settle(one)
+    await UsageCopier(journal=journal, gateway=gateway).copy()
+    assert total(journal.state.usage) == (3, 3 * 15, 3 * 1000)
+
+
+async def test_entries_stay_when_their_attempt_is_not_over(journal: Journal) -> None:
+    """However old they are: its end is told by them."""
+    gateway, one = FakeGateway(), grant()
+    copier = UsageCopier(journal=journal, gateway=gateway)
+    attempt = Attempt(
+        id=one.attempt, run=one.run, task=0, agent="a", number=1, epoch=1,
+        state=AttemptState.RUNNING, created_at="2026", workspace=one.workspace,
+    )  # fmt: skip
+    await journal.append(attempt, "runs")
+    gateway.settle(one)
+    await copier.copy()
+    now = "2027-01-01T00:00:00.000+00:00"
+
+    assert await copier.prune(now) == 0
+    over = replace(attempt, state=AttemptState.FINISHED, cleanup="done")
+    await journal.append(over, "is over", expect=attempt)
+    assert await copier.prune(now) == 1

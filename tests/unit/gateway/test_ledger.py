@@ -12,7 +12,7 @@ import pytest
 
 from fakes.ledger_scene import MODEL, RUN, grant_of
 from forkyard.errors import InternalError, StoreError
-from forkyard.gateway.interface import Finish, Outcome
+from forkyard.gateway.interface import Copied, Finish, Outcome
 from forkyard.gateway.ledger import Ledger
 from forkyard.gateway.ledger_schema import FIRST_SCHEMA
 from forkyard.gateway.rows import NewReservation, Settlement
@@ -302,3 +302,38 @@ def test_ledger_of_the_first_schema_is_brought_up_when_it_is_opened(tmp_path: Pa
 
     run(tmp_path, scene)
     run(tmp_path, lambda ledger: ledger.entries_after(0))
+
+
+def test_only_what_is_copied_old_and_asked_for_by_nobody_goes_when_it_is_pruned(
+    tmp_path: Path,
+) -> None:
+    """Numbers go on, budgets stay as they are, and another ledger's numbers mean nothing here."""
+    other = grant_of(2)
+
+    async def scene(ledger: Ledger) -> None:
+        await ledger.set_budgets(GRANT)
+        await ledger.set_budgets(other)
+        for name, grant in (("a", GRANT), ("b", other), ("c", GRANT)):
+            await ledger.reserve(row(name, grant, output=10, micro_usd=20))
+            used = Settlement(outcome=Outcome.COMPLETE, tokens=TokenCounts(output=7), micro_usd=9)
+            await ledger.settle(name, used)
+        copied = Copied(ledger=ledger.id, through=2, before="9", live=(other.workspace,))
+        assert await ledger.prune(replace(copied, ledger="another")) == 0
+        assert await ledger.prune(replace(copied, before="2000")) == 0
+        assert await ledger.prune(replace(copied, is_dry=True)) == 1
+        assert await ledger.prune(copied) == 1
+        assert await ledger.prune(copied) == 0
+        assert [one.sequence for one in await ledger.entries_after(0)] == [2, 3]
+        assert (await ledger.run_totals(RUN)).spent_micro_usd == 27
+        assert (await ledger.attempt_totals(GRANT.attempt)).requests == 2
+        everything = Copied(ledger=ledger.id, through=3, before="9")
+        assert await ledger.prune(everything) == 2
+        await ledger.reserve(row("d", output=10, micro_usd=20))
+        settled = await ledger.settle("d", Settlement(outcome=Outcome.COMPLETE))
+        assert settled.sequence == 4
+
+    run(tmp_path, scene)
+    connection = sqlite3.connect(tmp_path / "ledger.db")
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute("DELETE FROM entries WHERE sequence = 4")
+    connection.close()
