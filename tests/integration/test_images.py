@@ -259,10 +259,10 @@ async def test_only_the_missing_layer_is_fetched_when_two_images_share_one(
     )
 
 
-async def with_secret(yard: Station, value: str | None) -> Templates:
-    """Give templates whose images know one secret."""
+def with_secret(yard: Station, value: str) -> Templates:
+    """Give templates that know one secret."""
     images = Images(yard.workspaces, SystemClock(), secret=lambda _: value)
-    return Templates(yard.snapshots, SystemClock(), None, images)
+    return Templates(yard.snapshots, SystemClock(), None, images, secret=lambda _: value)
 
 
 async def test_a_private_image_is_pulled_when_its_secret_is_set_and_nothing_keeps_it(
@@ -272,7 +272,7 @@ async def test_a_private_image_is_pulled_when_its_secret_is_set_and_nothing_keep
     write_layout(tmp_path / "l", [tiny_root()])
     with registry(tmp_path / "r", is_private=True) as server:
         reference = server.push(tmp_path / "l", "tiny:1")
-        yard.templates = await with_secret(yard, PASSWORD)
+        yard.templates = with_secret(yard, PASSWORD)
         made = await build(yard, from_registry(reference, secret="reg"))  # noqa: S106 - its name
         assert await shell(yard, made, "echo yes") == "yes\n"
     found = subprocess.run(
@@ -282,23 +282,31 @@ async def test_a_private_image_is_pulled_when_its_secret_is_set_and_nothing_keep
     assert not list(yard.layout.run.glob("image-*"))
 
 
-@pytest.mark.parametrize("value", ["wrong", None])
-async def test_a_private_image_is_refused_when_the_secret_is_wrong_or_missing(
-    yard: Station, tmp_path: Path, value: str | None
+async def test_a_private_image_is_refused_when_the_secret_is_wrong(
+    yard: Station, tmp_path: Path
 ) -> None:
     """The error names the image and what to do; the password is in neither."""
     write_layout(tmp_path / "l", [tiny_root()])
     with registry(tmp_path / "r", is_private=True) as server:
         reference = server.push(tmp_path / "l", "tiny:1")
-        yard.templates = await with_secret(yard, value)
-        kind = WorkspaceError if value else NotFoundError
-        with pytest.raises(kind, match=f"cannot pull image {reference}") as told:
+        yard.templates = with_secret(yard, "wrong-password")
+        with pytest.raises(WorkspaceError, match=f"cannot pull image {reference}") as told:
             await build(yard, from_registry(reference, secret="reg"))  # noqa: S106 - its name
         assert told.value.hint is not None
         assert "secret" in told.value.hint
-        assert "wrong" not in f"{told.value} {log_of(yard)}"
-    assert yard.templates.get("t").trouble is not None
+        assert "wrong-password" not in f"{told.value} {log_of(yard)}"
     assert str(yard.templates.get("t").trouble).startswith("pull: ")
+
+
+async def test_a_private_image_is_refused_when_its_secret_is_missing(yard: Station) -> None:
+    """The command that sets it is named."""
+    images = Images(yard.workspaces, SystemClock())
+    with pytest.raises(NotFoundError, match="there is no secret reg") as told:
+        await images.obtain(
+            from_registry("127.0.0.1:1/x:1", secret="reg"),  # noqa: S106 - its name
+            lambda _: None,
+        )
+    assert told.value.hint == "Set it with `forkyard secret set reg`."
 
 
 async def test_an_image_is_refused_when_there_is_no_such_tag(yard: Station, tmp_path: Path) -> None:
