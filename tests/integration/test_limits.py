@@ -248,3 +248,38 @@ def test_what_holds_each_limit_is_told_when_a_workspace_is_shown(module_home: Pa
     assert held["disk"] == "1 MiB, watched, not enforced"
     assert held["inodes"] == "99, watched, not enforced"
     assert held["output"] == "256 MiB, enforced by the shim"
+
+
+def test_a_hard_disk_limit_is_exact_and_survives_stops(module_home: Path) -> None:
+    """Bytes and files end at the limit, by the kernel; what was written is there after a stop."""
+
+    async def body() -> None:
+        limits = LimitsRequest(disk_bytes=32 * MIB, disk_inodes=500, disk_is_hard=True)
+        async with _limited(module_home, limits) as (workspace, _):
+            filled = await workspace.exec("head -c 100M /dev/zero > a; ls -l a | cut -d' ' -f5")
+            assert b"No space left on device" in filled.stderr
+            assert 31 * MIB < int(filled.stdout) <= 32 * MIB
+            await workspace.exec(
+                "truncate -s 1M a; cat a > b; rm a; mkdir -m 750 d; ln b d/c; ln -s b e"
+            )
+            await workspace.stop()
+            kept = await workspace.exec("ls; stat -c '%h %s' b; stat -c %a d; readlink e")
+            assert kept.stdout.split() == [b"b", b"d", b"e", b"2", b"%d" % MIB, b"750", b"b"]
+            many = await workspace.exec("i=0; while touch d/$i; do i=$((i+1)); done; echo $i")
+            assert b"No space left on device" in many.stderr
+            # The folders of the workspace and its home count, too.
+            assert 480 < int(many.stdout) < 500
+            live = await workspace.snapshot("hard-live")
+            assert live.frozen_seconds is not None
+            await workspace.stop()
+            async with forkyard.connect(module_home) as client:
+                async with client.workspaces.run(snapshot="hard-live", limits=limits) as fork:
+                    assert (await fork.exec("ls d | wc -l; stat -c %h b")).stdout.split() == [
+                        b"%d" % (int(many.stdout) + 1),
+                        b"2",
+                    ]
+                await client.snapshots.delete("hard-live")
+                held = (await client.workspaces.get(workspace.id)).info.held
+            assert held["disk"] == "32 MiB, enforced by a file system of its own"
+
+    asyncio.run(body())

@@ -16,6 +16,7 @@ from forkyard.base.durable import FAILPOINT_VARIABLE
 from forkyard.config import Layout
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import (
+    Limits,
     RepositorySource,
     SnapshotState,
     TemplateState,
@@ -39,6 +40,8 @@ async def main(home, what, name):
     async with station(Path(home)) as here:
         if what == "snapshot":
             await here.snapshots.create("s", WorkspaceId(name))
+        elif what == "stop":
+            await here.workspaces.stop(WorkspaceId(name))
         elif what == "deep":
             taken = await here.snapshots.create("s", WorkspaceId(name))
             assert (await flat(here, taken)).flattened
@@ -90,6 +93,31 @@ async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken
         other = await here.workspaces.create(taken.id)
         assert await here.run(other.id, "cat a.txt") == "mine\n"
         assert await here.run(fork, "cat a.txt") == "mine\n"
+
+
+@pytest.mark.parametrize("failpoint", ["H01", "H02"])
+async def test_a_disk_of_its_own_is_taken_out_when_killed_while_that_is_done(
+    home: Path, failpoint: str
+) -> None:
+    """The files are those of before the stop, once, and no image is left."""
+    limits = Limits(disk_bytes=8 * 1024**2, disk_is_hard=True)
+    async with station(home) as here:
+        empty = await here.snapshot_of(None)
+        fork = (await here.workspaces.create(empty.id, limits=limits)).id
+        await here.run(fork, "echo kept > file", directory="/workspace")
+        assert not (here.layout.upper(fork) / "workspace/file").exists()
+    die(home, failpoint, "stop", fork)
+    async with station(home) as here:
+        assert here.workspaces.get(fork).state is WorkspaceState.STOPPED
+        assert (here.layout.upper(fork) / "workspace/file").read_text() == "kept\n"
+        assert sorted(path.name for path in here.layout.disk(fork).iterdir()) == [
+            "upper",
+            "volume",
+            "work",
+        ]
+        assert await here.run(fork, "cat file", directory="/workspace") == "kept\n"
+        await here.workspaces.delete(fork)
+        assert here.left()["trash"] == []
 
 
 @pytest.mark.parametrize("failpoint", ["S07", "S08", "S09"])

@@ -8,7 +8,7 @@ import json
 import os
 import time
 
-from forkyard.shim import kernel, mounts, network
+from forkyard.shim import kernel, mounts, network, volume
 from forkyard.shim.cgroups import GroupLimits, SandboxGroup
 from forkyard.shim.files import read_bytes, write_bytes
 from forkyard.shim.listeners import Handover, listen_inside
@@ -121,6 +121,12 @@ class Sandbox:
         stage, flags = self._stage, os.O_PATH | os.O_DIRECTORY
         self._layers = stage.open(self._spec["layers_directory"], flags)
         self._disk = stage.open(self._spec["disk"], flags)
+        if self._spec["limits"]["disk_is_hard"]:
+            image = os.open("image", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._disk)
+            os.close(self._disk)
+            volume.mount_image(image, f"{STAGE}/volume")
+            os.close(image)
+            self._disk = os.open(f"{STAGE}/volume", flags | os.O_CLOEXEC)
         self._root = stage.open(self._spec["root"], flags)
         for index, source in enumerate(self._spec["staged"]):
             # A toolchain in somebody's home: the mapped root could not walk down to it.
@@ -293,7 +299,7 @@ class Sandbox:
             self.handover = None
         self.spawner.close()
         self.group.sweep()
-        for target in ("root", "roots", "merged", "disk", "layers"):
+        for target in ("root", "roots", "merged", "disk", "volume", "layers"):
             _unmount(f"{STAGE}/{target}")
 
 

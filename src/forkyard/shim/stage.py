@@ -20,7 +20,18 @@ STAGE = "/run/w"
 state directory shows up inside and a mapped root can reach them."""
 FIRST_PROCESS = "init"
 """Below the stage: the program that an image's container runs first."""
-FOLDERS = ("", "/layers", "/disk", "/merged", "/roots", "/root", "/bundle", "/staged", "/empty")
+FOLDERS = (
+    "",
+    "/layers",
+    "/disk",
+    "/volume",
+    "/merged",
+    "/roots",
+    "/root",
+    "/bundle",
+    "/staged",
+    "/empty",
+)
 
 
 class Stage:

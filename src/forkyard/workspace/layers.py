@@ -62,6 +62,11 @@ class Layers:
         """Know where they lie; nothing is made yet."""
         self._layout = layout
 
+    @property
+    def layout(self) -> Layout:
+        """Where everything lies."""
+        return self._layout
+
     def prepare(self) -> None:
         """Make the folders that layers, workspaces and removed things live in."""
         for path in (self._layout.layers, self._layout.workspaces, self._layout.trash):

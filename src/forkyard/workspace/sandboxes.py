@@ -17,6 +17,7 @@ from forkyard.errors import ConflictError, ForkyardError, NotFoundError, Workspa
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import REPOSITORY, NetworkPolicy, Workspace, WorkspaceState
 from forkyard.store.journal import Journal
+from forkyard.workspace import hard_disk
 from forkyard.workspace.flattening import shortened
 from forkyard.workspace.interface import Fleet, SandboxSpec
 from forkyard.workspace.layers import Layers
@@ -125,7 +126,9 @@ class Sandboxes:
             WorkspaceError: It could not be made; the row is stopped again and says why.
         """
         try:
+            await hard_disk.settle(self._layers, starting.id)
             self._layers.make_disk(starting.id)
+            await hard_disk.make(self._layers.layout, starting)
             await self.fleet.start(self.spec(starting))
         except (ForkyardError, OSError) as error:
             self._coming.pop(starting.id, None)
@@ -174,6 +177,7 @@ class Sandboxes:
         if row != stopping:
             await self.journal.append(stopping, "stop")
         await self.fleet.stop(row.id, epoch=row.epoch)
+        await hard_disk.settle(self._layers, row.id)
         self._live.pop(row.id, None)
         stopped = replace(stopping, state=WorkspaceState.STOPPED, trouble=trouble)
         await self.journal.append(stopped, trouble or "stopped", expect=stopping)

@@ -32,6 +32,7 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change
+from forkyard.workspace import hard_disk
 from forkyard.workspace.flattening import MOST_LAYERS, Flattening, shortened
 from forkyard.workspace.interface import BaseRecorder
 from forkyard.workspace.layers import users_of
@@ -183,7 +184,11 @@ class Snapshots:
         pending = replace(pending, layers=(added, *below))
         await self._journal.append(pending, f"layer {added}")
         seconds = await copy_running(
-            self.workspaces.fleet, self._layers, row, self.workspaces.layout.upper(row.id), added
+            self.workspaces.fleet,
+            self._layers,
+            row,
+            hard_disk.written(self.workspaces.layout, row),
+            added,
         )
         return await self._complete(replace(pending, frozen_seconds=seconds))
 

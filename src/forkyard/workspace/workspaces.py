@@ -38,6 +38,7 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change, Journal
+from forkyard.workspace import hard_disk
 from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet, Line
@@ -254,7 +255,8 @@ class Workspaces:
             # What goes wrong is in the row, for whoever uses the workspace next.
             with contextlib.suppress(ForkyardError):
                 await self._sandboxes.usable(row.id)
-                if row.environment.image is None:  # such a one is all files: none can be made ahead
+                # What has an image, or a file system of its own, is all files: made for one only.
+                if row.environment.image is None and not hard_disk.is_wanted(row):
                     self._spares.wish(self._sandboxes.spec(row), Kind.of(row))
         await self._execs.say_running(row)
 

@@ -137,7 +137,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
             "cpu_millicores": spec.limits.cpu_millicores,
             "disk_bytes": spec.limits.disk_bytes,
             "disk_inodes": spec.limits.disk_inodes,
-            "disk_is_hard": spec.limits.disk_is_hard,
+            "disk_is_hard": spec.limits.disk_is_hard and spec.limits.disk_bytes is not None,
         },
         "processors": processors,
         "network": spec.network.value,
