@@ -26,6 +26,11 @@ FIRST_SUB_GROUP = 0x6100_0000
 SUB_IDS = 65536
 TIMEOUT_SECONDS = 500
 _SHOW = "from forkyard.gateway import program_files; program_files.show()"
+_REFUSE = (
+    "import errno, os, sys; from forkyard.shim import kernel;"
+    " kernel.load_seccomp(kernel.refuse_call(int(sys.argv[1]), errno.EACCES));"
+    " os.execvp(sys.argv[2], sys.argv[2:])"
+)
 _PYTEST = (
     "import sys; from pathlib import Path; from forkyard.client.rootless import enter;"
     " enter(Path(sys.argv[1])); import pytest; sys.exit(pytest.main(sys.argv[2:]))"
@@ -47,10 +52,18 @@ class OrdinaryUser:
         *argv: str | Path,
         directory: Path | None = None,
         variables: Mapping[str, str] | None = None,
+        refused_call: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, in his home unless told otherwise."""
+        """Run a command to its end, in his home unless told otherwise.
+
+        A system call can be refused with EACCES to all that he runs, as a security module does.
+        """
+        wrapped: list[str | Path] = []
+        if refused_call is not None:
+            wrapped = ["env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-B", "-c", _REFUSE]
+            wrapped.append(str(refused_call))
         return self.as_root(
-            "setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups",
+            *wrapped, "setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups",
             "env", "-i", *(f"{name}={value}" for name, value in self.variables.items()),
             *(f"{name}={value}" for name, value in (variables or {}).items()),
             "sh", "-c", 'cd "$0" && exec "$@"', directory or self.home, *argv,

@@ -14,6 +14,7 @@ from forkyard.errors import ConflictError, SandboxUnavailableError
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
+    from forkyard.wire.schema import DoctorReport
 
 IDLE_EXIT_SECONDS = 600.0
 
@@ -73,7 +74,7 @@ async def _stop(client: Client) -> bool:
 @json_option
 def doctor(*, as_json: bool) -> int:
     """Say what isolation is in force on this machine, by really starting a container."""
-    report = talk(lambda client: client.doctor())
+    report = _without_server() or talk(lambda client: client.doctor())
     if as_json:
         write_json(report)
     else:
@@ -91,6 +92,23 @@ def doctor(*, as_json: bool) -> int:
         if report.digest:
             say(f"digest    {report.digest}")
     return SandboxUnavailableError.exit_code if report.problems else 0
+
+
+def _without_server() -> DoctorReport | None:
+    """Say what keeps an ordinary user's server from living here; None where nothing does."""
+    from forkyard.client.rootless import missing  # noqa: PLC0415 - keeps help fast
+
+    found = missing(really=True)
+    if not found:
+        return None
+    from forkyard.wire.schema import DoctorReport  # noqa: PLC0415 - as above
+
+    return DoctorReport(
+        runtime=None,
+        storage_mode="none",
+        problems=[str(one) for one in found],
+        home=str(state_directory()),
+    )
 
 
 @click.command(
