@@ -74,15 +74,17 @@ class Execs:
 
         Asked for again with the same id, also after a restart, it is waited for.
         """
-        if self.known(spec.id):
-            return await self.wait(spec.id)
-        return await asyncio.shield(self._follow(spec.id, self._run_task(spec, row)))
+        await self.begin_task(spec, row)
+        return await self.wait(spec.id)
 
-    async def _run_task(self, spec: ExecSpec, row: Workspace) -> Exec:
+    async def begin_task(self, spec: ExecSpec, row: Workspace) -> None:
+        """Begin a template's task as `run_task` does, and leave it running."""
+        if self.known(spec.id):
+            return
         mine = self._new(spec, row)
         await self._journal.append(mine, spec.task, expect=None)
         self._open.setdefault(spec.workspace, set()).add(spec.id)
-        return await self._await_end(mine)
+        self._follow(spec.id, self._await_end(mine))
 
     async def wait(self, exec_id: ExecId) -> Exec:
         """Wait for the end of an exec that was asked for before, also by an earlier server.

@@ -63,7 +63,8 @@ class LifeTasks:
         for number, task in enumerate(tasks):
             spec = _spec(row, task, number, None if task.background else START_SECONDS)
             if task.background:
-                self._background.spawn(self._execs.run_task(spec, row))
+                with contextlib.suppress(ForkyardError):
+                    await self._execs.begin_task(spec, row)
                 continue
             trouble = await self._run(spec, row)
             if trouble is None or task.on_failure is OnFailure.CONTINUE:
