@@ -40,7 +40,7 @@ from forkyard.gateway.supervisor import Supervisor
 from forkyard.model.ids import RunId
 from forkyard.model.provider import GatewaySettings
 from forkyard.model.run import Attempt, Run
-from forkyard.model.workspace import ReadOnlyMount
+from forkyard.model.workspace import ReadOnlyMount, Workspace
 from forkyard.promotion.apply import Applications
 from forkyard.promotion.contents import StoredContents
 from forkyard.server.access import ModelAccess, read_settings
@@ -48,12 +48,14 @@ from forkyard.server.building import TemplateBuilds
 from forkyard.server.candidates import SCRATCH_PREFIX, Candidates
 from forkyard.server.collecting import AttemptCollector
 from forkyard.server.endpoint import listen
+from forkyard.server.lifetimes import Lifetimes
 from forkyard.server.presence import Presence
 from forkyard.server.secrets import SecretKeeper
 from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
 from forkyard.server.sessions import Sessions, is_a_persons
 from forkyard.server.submission import Submission
+from forkyard.shim import cgroups
 from forkyard.shim.id_maps import own_map
 from forkyard.shim.ids import IDS
 from forkyard.store.blobs import Blobs
@@ -221,6 +223,13 @@ async def assemble(
     await gateway.start()
     await coordinator.start()
     presence = Presence()
+    lifetimes = Lifetimes(
+        journal=journal,
+        workspaces=workspaces,
+        presence=presence,
+        clock=clock,
+        cpu_seconds=_cpu_seconds,
+    )
     sessions = Sessions(journal=journal, workspaces=workspaces, clock=clock)
     own_access = OwnAccess(
         journal=journal, gateway=gateway, usage=coordinator.usage, is_a_persons=is_a_persons
@@ -238,6 +247,7 @@ async def assemble(
     )
     watching = [
         asyncio.create_task(sessions.run(), name="sessions"),
+        asyncio.create_task(lifetimes.run(), name="lifetimes"),
         asyncio.create_task(own_access.run(), name="own access"),
         asyncio.create_task(garbage.run(), name="garbage"),
         asyncio.create_task(_tend(Reserve(layout.reserve)), name="reserve"),
@@ -265,6 +275,7 @@ async def assemble(
             agents=agents,
             secrets=secrets,
             presence=presence,
+            lifetimes=lifetimes,
             masker=masker,
             started_at=clock.now(),
             stopping=stopping,
@@ -283,6 +294,12 @@ async def _tend(reserve: Reserve) -> None:
     while True:
         await asyncio.sleep(RESERVE_SECONDS)
         await asyncio.to_thread(reserve.keep)
+
+
+def _cpu_seconds(workspace: Workspace) -> float | None:
+    hierarchies = cgroups.detect()
+    name = f"{workspace.id}-{workspace.epoch}"
+    return None if hierarchies is None else cgroups.cpu_seconds(hierarchies, name)
 
 
 def _value(secrets: Secrets, name: str) -> str | None:

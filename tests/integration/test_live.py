@@ -14,27 +14,16 @@ from pathlib import Path
 import pytest
 
 from forkyard import BlockingClient
+from living import PATIENCE_SECONDS, forkyard, prepare
 from terminals import Person, seated
 
-PATIENCE_SECONDS = 120.0
 PROMPT = "export PS1='ready> '\r"
 
 
 @pytest.fixture(scope="module")
 def prepared(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare a snapshot named `base` of a small repository."""
-    folder = tmp_path_factory.mktemp("live")
-    repository = folder / "repo"
-    repository.mkdir()
-    (repository / "file").write_text("old\n")
-    git = ("git", "-C", repository, "-c", "user.name=t", "-c", "user.email=t@t")
-    for arguments in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "first")):
-        subprocess.run([*git, *arguments], check=True)
-    template = folder / "t.yaml"
-    template.write_text("spec:\n  repository: {path: repo}\n")
-    with BlockingClient(module_home) as client:
-        client.templates.apply(template)
-        client.templates.build("t", timeout_seconds=PATIENCE_SECONDS)
+    prepare(module_home, tmp_path_factory.mktemp("live"))
     return module_home
 
 
@@ -57,22 +46,6 @@ def person(prepared: Path, mine: str) -> Iterator[Person]:
         one.reads(b"ready> ")
         one.reads(b"ready> ")
         yield one
-
-
-def forkyard(
-    home: Path, *arguments: str, stdin: bytes = b"", code: int | None = 0
-) -> subprocess.CompletedProcess[bytes]:
-    """Run the command line to its end and look at its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "forkyard", "workspace", *arguments],
-        env={**os.environ, "FORKYARD_HOME": str(home)},
-        input=stdin,
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert code is None or done.returncode == code, done.stderr
-    return done
 
 
 def test_a_shell_has_a_terminal_of_the_workspace_s_own(person: Person) -> None:

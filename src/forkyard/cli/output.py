@@ -135,6 +135,13 @@ def size_of(count: int | None) -> str:
     return f"{count} bytes"
 
 
+def age(moment: str) -> float:
+    """Say how long ago a moment was, in seconds."""
+    from datetime import UTC, datetime  # noqa: PLC0415 - light commands need no calendar
+
+    return max(0.0, (datetime.now(tz=UTC) - datetime.fromisoformat(moment)).total_seconds())
+
+
 def seconds(value: float | None) -> str:
     """Write a time span for people."""
     if value is None:

@@ -10,9 +10,21 @@ import click
 from forkyard.cli import live
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.completion import complete
+from forkyard.cli.forward import forward
+from forkyard.cli.output import (
+    age,
+    clean,
+    progress,
+    say,
+    seconds,
+    short,
+    size_of,
+    stream_out,
+    table,
+)
 from forkyard.cli.output import as_json as write_json
-from forkyard.cli.output import clean, progress, say, short, stream_out, table
 from forkyard.cli.variables import read_vars
+from forkyard.wire.units import format_duration
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -24,7 +36,7 @@ def workspace() -> None:
     """Isolated, mutable copies of a snapshot."""
 
 
-for one in (live.exec_, live.shell):
+for one in (live.exec_, live.shell, forward):
     workspace.add_command(one)
 
 
@@ -45,6 +57,8 @@ for one in (live.exec_, live.shell):
     default="none",
     help="What it can reach; `gateway`: the models, without a key.",
 )
+@click.option("--ttl", metavar="DURATION", help="Delete it with all it holds after, say, 8h.")
+@click.option("--idle-stop", metavar="DURATION", help="Stop it when nothing happens for, say, 30m.")
 @json_option
 def create(
     snapshot: str | None,
@@ -53,11 +67,15 @@ def create(
     network: str,
     values: tuple[str, ...],
     *,
+    ttl: str | None,
+    idle_stop: str | None,
     as_json: bool,
 ) -> None:
     """Fork a workspace; nothing runs in it until the first command."""
     if (snapshot is None) == (template is None):
         raise click.UsageError("give exactly one of --snapshot and --template")
+    ttl_seconds = live.duration(ttl, "--ttl")
+    idle_stop_seconds = live.duration(idle_stop, "--idle-stop")
 
     given = read_vars(values)
 
@@ -68,6 +86,8 @@ def create(
             display_name=display_name,
             network=network,
             values=given,
+            ttl_seconds=ttl_seconds,
+            idle_stop_seconds=idle_stop_seconds,
         )
         return made.info
 
@@ -76,6 +96,44 @@ def create(
         write_json(info)
     else:
         say(info.id)
+    _say_lifetime(info)
+
+
+def _say_lifetime(info: WorkspaceInfo) -> None:
+    if info.expires_at is not None:
+        progress(
+            f"{info.id} is deleted with all it holds at {info.expires_at}, or when Forkyard is"
+            f" next used after that; `forkyard workspace keep {info.id}` keeps it."
+        )
+    if info.idle_stop_seconds is not None:
+        after = format_duration(info.idle_stop_seconds)
+        progress(f"{info.id} is stopped when nothing has happened in it for {after}; files stay.")
+
+
+@workspace.command(
+    epilog="\b\nExamples:\n  forkyard workspace keep mine                 # for good\n"
+    "  forkyard workspace keep mine --ttl 48h --idle-stop 1h"
+)
+@click.argument("workspace_id", metavar="W", shell_complete=complete)
+@click.option("--ttl", metavar="DURATION", help="Delete it with all it holds so long from now.")
+@click.option("--idle-stop", metavar="DURATION", help="Stop it when nothing happens for so long.")
+@json_option
+def keep(workspace_id: str, ttl: str | None, idle_stop: str | None, *, as_json: bool) -> None:
+    """Say anew when a workspace is stopped or deleted by itself; without options: never."""
+    ttl_seconds = live.duration(ttl, "--ttl")
+    idle_stop_seconds = live.duration(idle_stop, "--idle-stop")
+
+    async def conversation(client: Client) -> WorkspaceInfo:
+        found = await client.workspaces.get(workspace_id)
+        await found.keep(ttl_seconds=ttl_seconds, idle_stop_seconds=idle_stop_seconds)
+        return found.info
+
+    info = talk(conversation)
+    if as_json:
+        write_json(info)
+    else:
+        say(f"Workspace {info.id} is kept.")
+    _say_lifetime(info)
 
 
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace start ws_77aa")
@@ -130,20 +188,23 @@ def delete(workspace_id: str, *, as_json: bool) -> None:
 @json_option
 def list_(*, everything: bool, as_json: bool) -> None:
     """List workspaces."""
-    found = talk(lambda client: client.workspaces.list(everything=everything))
+    found = talk(lambda client: client.workspaces.list(everything=everything, usage=True))
     if as_json:
         write_json(found)
         return
     table(
-        ("WORKSPACE", "NAME", "STATE", "SNAPSHOT", "SERVES", "CREATED"),
+        ("WORKSPACE", "NAME", "STATE", "IDLE", "DISK", "SNAPSHOT", "SERVES", "AGE", "DELETED AT"),
         [
             (
                 short(one.id),
                 one.display_name or "-",
                 one.state,
+                seconds(one.idle_seconds),
+                size_of(one.disk_bytes),
                 short(one.snapshot),
                 short(one.owner) if one.owner else "-",
-                one.created_at,
+                seconds(age(one.created_at)),
+                one.expires_at or "-",
             )
             for one in found
         ],
@@ -159,12 +220,14 @@ def show(workspace_id: str, *, as_json: bool) -> None:
     """Show one workspace."""
 
     async def conversation(client: Client) -> WorkspaceInfo:
-        return (await client.workspaces.get(workspace_id)).info
+        return await (await client.workspaces.get(workspace_id)).look()
 
     info = talk(conversation)
     if as_json:
         write_json(info)
         return
+    last = (info.ports_first or 0) + info.ports_count - 1
+    stop = info.idle_stop_seconds
     rows = [
         ("id", info.id),
         ("name", info.display_name or "-"),
@@ -172,6 +235,11 @@ def show(workspace_id: str, *, as_json: bool) -> None:
         ("snapshot", info.snapshot),
         ("network", info.network),
         ("created", info.created_at),
+        ("disk", size_of(info.disk_bytes)),
+        ("idle for", seconds(info.idle_seconds)),
+        ("own ports", "-" if info.ports_first is None else f"{info.ports_first} to {last}"),
+        ("stopped when idle for", "never" if stop is None else format_duration(stop)),
+        ("deleted at", info.expires_at or "never"),
         ("trouble", info.trouble or "-"),
         *((f"limit {name}", held) for name, held in info.held.items()),
     ]

@@ -6,8 +6,9 @@ deleting, stopping, and running an exec by its id.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -181,10 +182,20 @@ class Connection:
             ForkyardError: Whatever the server raised.
             LostError: The server went away; what was under way goes on without us.
         """
-        async with self._http.duplex(target_of(path, query)) as answer:
+        target = target_of(path, query)
+        async with AsyncExitStack() as stack:
+            answer = await self._both_ways(stack, target)
             if not answer.is_success:
                 raise from_wire(await answer.read(), status=answer.status)
             yield answer
+
+    async def _both_ways(self, stack: AsyncExitStack, target: str) -> DuplexAnswer:
+        for _ in range(1, TRIES):
+            # Nothing is said yet but where to: that may be asked of the next server.
+            with contextlib.suppress(LostError):
+                return await stack.enter_async_context(self._http.duplex(target))
+            await self._revive()
+        return await stack.enter_async_context(self._http.duplex(target))
 
 
 def lost(method: str, path: str, error: LostError) -> StoreError:

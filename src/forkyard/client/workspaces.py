@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from forkyard.client.connection import Connection
-from forkyard.client.live import LiveExec, opened, outcome_of
+from forkyard.client.live import opened, outcome_of
+from forkyard.client.living import Living
 from forkyard.client.resources import part
 from forkyard.client.results import ExecOutcome, Patch
 from forkyard.client.session import Session
@@ -34,7 +35,7 @@ CLEAN_UP_SECONDS = 60.0
 """Deleting ends a sandbox (TERM, grace, KILL) and renames two directories; more is a stuck disk."""
 
 
-class Workspace:
+class Workspace(Living):
     """One workspace, as a handle. Not thread-safe."""
 
     def __init__(self, connection: Connection, info: WorkspaceInfo) -> None:
@@ -42,11 +43,6 @@ class Workspace:
         self._connection = connection
         self.info = info
         """As of the last answer about the workspace itself."""
-
-    @property
-    def id(self) -> str:
-        """Give its id."""
-        return self.info.id
 
     async def exec(
         self,
@@ -135,57 +131,6 @@ class Workspace:
                 raise group_error.exceptions[0] from None
             return await one.outcome(b"".join(parts["stdout"]), b"".join(parts["stderr"]))
 
-    @asynccontextmanager
-    async def attach(
-        self,
-        command: str | Sequence[str] = "",
-        *,
-        exec_id: str | None = None,
-        working_directory: str | None = None,
-        variables: Mapping[str, str] | None = None,
-        timeout_seconds: float | None = None,
-        terminal: tuple[int, int] | None = None,
-        has_input: bool = True,
-        as_root: bool = False,
-    ) -> AsyncIterator[LiveExec]:
-        """Run a command and be attached to it: write its input, get its output as it comes.
-
-        Leaving the block leaves the command running; `LiveExec.kill` ends it.
-
-        Args:
-            command: As for `exec`; empty: attach again to the one that `exec_id` names.
-            exec_id: Of the command; by default a fresh one.
-            working_directory: Absolute; by default the repository.
-            variables: Added to the workspace's environment.
-            timeout_seconds: After this, TERM, a grace, KILL to all it started.
-            terminal: Rows and columns of a terminal of its own.
-            has_input: Without, its standard input is empty.
-            as_root: As root of the workspace; only where its image is its own.
-
-        Raises:
-            NotFoundError: The workspace, or the exec to attach to, is gone.
-            WorkspaceError: The sandbox could not run it.
-        """
-        if not command:
-            found = await self._connection.ask("GET", f"/v1/execs/{part(exec_id or '')}", ExecInfo)
-            exec_id, command = found.id, ["attach"]
-        size = None if terminal is None else {"rows": terminal[0], "columns": terminal[1]}
-        request = request_of(
-            ExecRequest,
-            id=exec_id or new_exec_id(),
-            command=command if isinstance(command, str) else None,
-            argv=None if isinstance(command, str) else list(command),
-            working_directory=working_directory,
-            variables=dict(variables or {}),
-            timeout_seconds=timeout_seconds,
-            as_root=as_root,
-            has_input=has_input,
-            attended=True,
-            terminal=size,
-        )
-        async with opened(self._connection, self.id, request) as one:
-            yield one
-
     async def _kill(self, exec_id: str) -> None:
         with contextlib.suppress(ForkyardError):
             await self._connection.ask("POST", f"/v1/execs/{exec_id}/kill", ExecInfo)
@@ -207,12 +152,6 @@ class Workspace:
         """Give what a command prints, as it comes."""
         query = {"stream": stream, "follow": "true" if follow else "false"}
         return self._connection.stream(f"/v1/execs/{exec_id}/output", query=query)
-
-    async def start(self) -> None:
-        """Run its sandbox; one that runs already is fine."""
-        self.info = await self._connection.ask(
-            "POST", f"/v1/workspaces/{self.id}/start", WorkspaceInfo, may_repeat=True
-        )
 
     async def stop(self) -> None:
         """End its sandbox and every process in it; its files stay."""
@@ -287,6 +226,8 @@ class Workspaces:
         budget_usd: float | None = None,
         start: bool = False,
         values: Mapping[str, str] | None = None,
+        idle_stop_seconds: float | None = None,
+        ttl_seconds: float | None = None,
     ) -> Workspace:
         """Fork a workspace; by default nothing runs in it until the first command.
 
@@ -302,6 +243,8 @@ class Workspaces:
             budget_usd: The same in US dollars.
             start: Bring its sandbox up at once, since a command follows.
             values: With template: of its `vars`, as it was built with.
+            idle_stop_seconds: Stop it when nothing has happened in it for so long.
+            ttl_seconds: Delete it with all it holds that long from now.
 
         Raises:
             NotFoundError: No such snapshot or template.
@@ -326,6 +269,8 @@ class Workspaces:
                 budget_micro_usd=None if budget_usd is None else round(budget_usd * 1_000_000),
                 start=start,
                 vars=dict(values or {}),
+                idle_stop_seconds=idle_stop_seconds,
+                ttl_seconds=ttl_seconds,
             ),
         )
         return Workspace(self._connection, info)
@@ -377,9 +322,17 @@ class Workspaces:
         info = await self._connection.ask("GET", f"/v1/workspaces/{part(workspace)}", WorkspaceInfo)
         return Workspace(self._connection, info)
 
-    async def list(self, *, everything: bool = False) -> list[WorkspaceInfo]:
-        """List workspaces; with `everything` also those that serve runs."""
-        query = {"all": "true"} if everything else None
+    async def list(self, *, everything: bool = False, usage: bool = False) -> list[WorkspaceInfo]:
+        """List workspaces.
+
+        Args:
+            everything: Also those that serve runs.
+            usage: Also what each takes on disk, and how long it has been idle.
+        """
+        query = {
+            **({"all": "true"} if everything else {}),
+            **({"usage": "true"} if usage else {}),
+        }
         return await self._connection.ask_list("/v1/workspaces", WorkspaceInfo, query=query)
 
 

@@ -319,6 +319,16 @@ class WorkspaceState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetime:
+    """When a workspace is stopped or deleted by itself; by default never."""
+
+    idle_stop_seconds: float | None = None
+    """It is stopped when nothing ran in it for so long."""
+    expires_at: str | None = None
+    """It is deleted then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
     """One mutable, isolated copy forked from a snapshot."""
 

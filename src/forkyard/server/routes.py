@@ -24,6 +24,7 @@ from forkyard.wire.schema import (
     GarbageReport,
     GarbageRequest,
     InstallRequest,
+    LifetimeRequest,
     Nothing,
     PatchInfo,
     SnapshotInfo,
@@ -48,6 +49,7 @@ _WHERE = {
     "target": "Only those in this folder (absolute).",
     "workspace": "Only those in this workspace.",
 }
+_USAGE = {"usage": "true: also what it takes on disk, and how long it has been idle."}
 _ALL = {"all": "true: also those that serve runs."}
 
 
@@ -124,8 +126,11 @@ ROUTES: tuple[Route, ...] = (
     _row("POST", "/v1/workspaces", "Fork a workspace", spaces.create_workspace,
          WorkspaceInfo, WorkspaceRequest, status=201),
     _row("GET", "/v1/workspaces", "List workspaces", spaces.list_workspaces,
-         list[WorkspaceInfo], query=_ALL),
-    _row("GET", "/v1/workspaces/{id}", "Show a workspace", spaces.show_workspace, WorkspaceInfo),
+         list[WorkspaceInfo], query={**_ALL, **_USAGE}),
+    _row("GET", "/v1/workspaces/{id}", "Show a workspace", spaces.show_workspace, WorkspaceInfo,
+         query=_USAGE),
+    _row("PUT", "/v1/workspaces/{id}/lifetime", "Say when it is stopped or deleted by itself",
+         spaces.change_lifetime, WorkspaceInfo, LifetimeRequest),
     _row("DELETE", "/v1/workspaces/{id}", "Remove a workspace", spaces.delete_workspace, Nothing),
     _row("POST", "/v1/workspaces/{id}/start", "Run its sandbox", spaces.start_workspace,
          WorkspaceInfo),

@@ -33,6 +33,7 @@ from forkyard.model.ids import (
 from forkyard.model.run import Attempt, Run
 from forkyard.model.secret import Secret
 from forkyard.model.workspace import (
+    Lifetime,
     Limits,
     NetworkPolicy,
     Snapshot,
@@ -60,6 +61,7 @@ class WorkspaceService(Protocol):
         network: NetworkPolicy = NetworkPolicy.NONE,
         limits: Limits | None = None,
         owner: str | None = None,
+        lifetime: Lifetime = Lifetime(),
         start: bool = False,
         budget: Budget = Budget(),
     ) -> Workspace:
@@ -70,8 +72,10 @@ class WorkspaceService(Protocol):
         """Run its sandbox."""
         ...
 
-    async def stop(self, workspace: WorkspaceId) -> Workspace:
-        """End its sandbox and all that is in it."""
+    async def stop(
+        self, workspace: WorkspaceId, *, only_if: Callable[[], bool] | None = None
+    ) -> Workspace:
+        """End its sandbox and all that is in it, if that is still wanted when it can be."""
         ...
 
     async def delete(self, workspace: WorkspaceId) -> None:
@@ -104,12 +108,32 @@ class WorkspaceService(Protocol):
         """Connect to a port of a running workspace's own loopback."""
         ...
 
+    async def change_lifetime(self, workspace: WorkspaceId, lifetime: Lifetime) -> Workspace:
+        """Say anew when it is stopped or deleted by itself."""
+        ...
+
+    def running_execs(self, workspace: WorkspaceId) -> Sequence[Exec]:
+        """List its execs that are not over."""
+        ...
+
+    def last_used(self, workspace: WorkspaceId) -> float | None:
+        """Say when a command last began or ended in it, in monotonic seconds."""
+        ...
+
     async def wait_exec(self, exec_id: ExecId) -> Exec:
         """Wait for the end of an exec."""
         ...
 
     async def kill_exec(self, workspace: WorkspaceId, exec_id: ExecId) -> None:
         """End one exec and what it left behind."""
+        ...
+
+
+class LifetimeService(Protocol):
+    """Knows since when nothing has happened in workspaces."""
+
+    def idle_seconds(self, workspace: Workspace) -> float | None:
+        """Say so of one that runs; None where it is not known."""
         ...
 
 
@@ -312,6 +336,7 @@ class Services:
     agents: AgentService
     secrets: SecretService
     presence: Presence
+    lifetimes: LifetimeService
     masker: Masker
     """For whatever a sandbox printed, before anybody sees it."""
     started_at: str

@@ -13,6 +13,7 @@ from forkyard.errors import ConflictError
 from forkyard.model.budget import Budget
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import (
+    Lifetime,
     Limits,
     NetworkPolicy,
     Snapshot,
@@ -22,6 +23,7 @@ from forkyard.model.workspace import (
     Workspace,
     WorkspaceState,
 )
+from forkyard.server.lifetimes import expiry
 from forkyard.server.lookup import find
 from forkyard.server.output import stream_file
 from forkyard.server.services import Services
@@ -31,6 +33,7 @@ from forkyard.wire.schema import (
     BuildRequest,
     FileChangeInfo,
     LeftOutInfo,
+    LifetimeRequest,
     LimitsRequest,
     Nothing,
     PatchInfo,
@@ -43,9 +46,10 @@ from forkyard.wire.schema import (
     WorkspaceRequest,
 )
 from forkyard.wire.templatefile import parse_template
-from forkyard.workspace import limits
+from forkyard.workspace import limits, ports
 from forkyard.workspace.recipes import notes, secret_names
 from forkyard.workspace.task_records import TaskRecord, read_records
+from forkyard.workspace.usage import disk_bytes
 
 
 def find_template(services: Services, text: str) -> Template:
@@ -306,27 +310,65 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
         limits=merged_limits(body.limits, snapshot.limits),
         start=body.start,
         budget=Budget(tokens=body.budget_tokens, micro_usd=body.budget_micro_usd),
+        lifetime=Lifetime(
+            idle_stop_seconds=body.idle_stop_seconds,
+            expires_at=expiry(services.clock, body.ttl_seconds),
+        ),
     )
-    return WorkspaceInfo.model_validate(workspace)
+    return workspace_view(workspace)
+
+
+def workspace_view(
+    workspace: Workspace, *, idle_seconds: float | None = None, disk_bytes: int | None = None
+) -> WorkspaceInfo:
+    """Tell a workspace, with what only a look at the machine can say."""
+    info = WorkspaceInfo.model_validate(workspace)
+    info.ports_count = 0 if workspace.ports_first is None else ports.COUNT
+    info.idle_seconds, info.disk_bytes = idle_seconds, disk_bytes
+    return info
+
+
+async def _looked_at(services: Services, workspace: Workspace) -> WorkspaceInfo:
+    disk = await asyncio.to_thread(disk_bytes, services.layout.upper(workspace.id))
+    idle = services.lifetimes.idle_seconds(workspace)
+    return workspace_view(workspace, idle_seconds=idle, disk_bytes=disk)
+
+
+async def change_lifetime(call: Call) -> WorkspaceInfo:
+    """Say anew when a workspace is stopped or deleted by itself."""
+    body = call.asked(LifetimeRequest)
+    services = call.services
+    workspace = _own(services, call.parameters["id"])
+    lifetime = Lifetime(
+        idle_stop_seconds=body.idle_stop_seconds,
+        expires_at=expiry(services.clock, body.ttl_seconds),
+    )
+    return workspace_view(await services.workspaces.change_lifetime(workspace.id, lifetime))
 
 
 async def list_workspaces(call: Call) -> Answer:
     """List workspaces, oldest first; those of attempts and evaluations with `all`."""
     everything = call.flag("all")
-    return [
-        WorkspaceInfo.model_validate(one)
+    rows = [
+        one
         for one in call.services.journal.state.workspaces.values()
         if one.state is not WorkspaceState.DELETED and (everything or is_a_persons(one))
     ]
+    if not call.flag("usage"):
+        return [workspace_view(one) for one in rows]
+    return [await _looked_at(call.services, one) for one in rows]
 
 
 async def show_workspace(call: Call) -> WorkspaceInfo:
     """Show one workspace."""
-    row = find_workspace(call.services, call.parameters["id"])
+    workspace = find_workspace(call.services, call.parameters["id"])
     isolation = await call.services.fleet.isolation()
-    return WorkspaceInfo.model_validate(row).model_copy(
-        update={"held": limits.words(row.limits, isolation.protections)}
-    )
+    if call.flag("usage"):
+        info = await _looked_at(call.services, workspace)
+    else:
+        info = workspace_view(workspace)
+    info.held = limits.words(workspace.limits, isolation.protections)
+    return info
 
 
 async def delete_workspace(call: Call) -> Nothing:
@@ -341,13 +383,13 @@ async def delete_workspace(call: Call) -> Nothing:
 async def start_workspace(call: Call) -> WorkspaceInfo:
     """Run its sandbox."""
     workspace = find_workspace(call.services, call.parameters["id"])
-    return WorkspaceInfo.model_validate(await call.services.workspaces.start(workspace.id))
+    return workspace_view(await call.services.workspaces.start(workspace.id))
 
 
 async def stop_workspace(call: Call) -> WorkspaceInfo:
     """End its sandbox."""
     workspace = _own(call.services, call.parameters["id"])
-    return WorkspaceInfo.model_validate(await call.services.workspaces.stop(workspace.id))
+    return workspace_view(await call.services.workspaces.stop(workspace.id))
 
 
 async def workspace_patch(call: Call) -> PatchInfo:

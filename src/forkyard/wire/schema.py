@@ -25,6 +25,8 @@ from forkyard.wire.units import MOST_MICRO_USD, MOST_TOKENS
 
 API_VERSION = 1
 
+MOST_LIFETIME_SECONDS = 10 * 365 * 86400.0
+
 INLINE_OUTPUT_BYTES = 1024**2
 """Output up to this size travels inside the exec's own answer; more is fetched by offset."""
 
@@ -248,6 +250,10 @@ class WorkspaceRequest(RequestModel):
     """With network `gateway`: most that it may spend in all."""
     budget_micro_usd: Annotated[int, Field(gt=0, le=MOST_MICRO_USD)] | None = None
     """The same in millionths of a US dollar."""
+    idle_stop_seconds: Annotated[float, Field(gt=0, le=MOST_LIFETIME_SECONDS)] | None = None
+    """It is stopped when nothing ran in it for so long."""
+    ttl_seconds: Annotated[float, Field(gt=0, le=MOST_LIFETIME_SECONDS)] | None = None
+    """From now; then it is deleted with all it holds."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> WorkspaceRequest:
@@ -259,6 +265,14 @@ class WorkspaceRequest(RequestModel):
         if is_limited and self.network is not NetworkPolicy.GATEWAY:
             raise ValueError("a budget needs network gateway: without, nothing is spent")
         return self
+
+
+class LifetimeRequest(RequestModel):
+    """Say anew when a workspace is stopped or deleted by itself; what is null is never."""
+
+    idle_stop_seconds: Annotated[float, Field(gt=0, le=MOST_LIFETIME_SECONDS)] | None = None
+    ttl_seconds: Annotated[float, Field(gt=0, le=MOST_LIFETIME_SECONDS)] | None = None
+    """From now."""
 
 
 class WorkspaceInfo(AnswerModel):
@@ -278,6 +292,17 @@ class WorkspaceInfo(AnswerModel):
     held: dict[str, str] = {}
     """Of one that is shown by itself: each limit, and what holds it here (`enforced by ...`,
     `watched, not enforced`, `not enforced`)."""
+    ports_first: int | None = None
+    """First of its own range of ports on this machine's loopback."""
+    ports_count: int = 0
+    idle_stop_seconds: float | None = None
+    """It is stopped when nothing ran in it for so long."""
+    expires_at: str | None = None
+    """It is deleted then, with all it holds."""
+    idle_seconds: float | None = None
+    """How long nothing has run in it, as far as this server knows; null: it does not run."""
+    disk_bytes: int | None = None
+    """What it holds beyond its snapshot; null: not asked for."""
 
 
 class TerminalSize(RequestModel):

@@ -50,6 +50,8 @@ class Execs:
         self._clock = clock
         self._waiting: dict[ExecId, asyncio.Task[Exec]] = {}
         self._open: dict[WorkspaceId, set[ExecId]] = {}
+        self.touched: dict[WorkspaceId, float] = {}
+        """When a command last began or ended in a workspace, in monotonic seconds."""
         for row in self._journal.state.execs.values():
             if row.state is ExecState.RUNNING:
                 self._open.setdefault(row.workspace, set()).add(row.id)
@@ -187,6 +189,7 @@ class Execs:
                 changes.insert(0, Change(entity=row, note="start"))
             await self._journal.append_all(changes)
             self._open.setdefault(workspace, set()).add(spec.id)
+            self.touched[workspace] = self._clock.monotonic()
             if fresh:
                 try:
                     await self._sandboxes.bring_up(row)
@@ -202,6 +205,7 @@ class Execs:
         mine = self._new(spec, coming)
         await self._journal.append(mine, "exec", expect=None)
         self._open.setdefault(spec.workspace, set()).add(spec.id)
+        self.touched[spec.workspace] = self._clock.monotonic()
         try:
             async with self._sandboxes.lock(spec.workspace):
                 row = await self._sandboxes.usable(spec.workspace)
@@ -301,11 +305,16 @@ class Execs:
                 written = True
         if not written:
             await self._journal.append_all([change])
+        self.touched[row.workspace] = self._clock.monotonic()
         rest = self._open.get(row.workspace, set())
         rest.discard(row.id)
         if not rest:
             self._open.pop(row.workspace, None)
         return ended
+
+    def running(self, workspace: WorkspaceId) -> tuple[Exec, ...]:
+        """List the execs of a workspace that are not over."""
+        return self._open_rows(workspace)
 
     def _open_rows(self, workspace: WorkspaceId) -> tuple[Exec, ...]:
         rows = (self._journal.state.execs[exec_id] for exec_id in self._open.get(workspace, ()))

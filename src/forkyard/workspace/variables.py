@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forkyard.model.workspace import USER_HOME, USER_NAME, Workspace
+from forkyard.workspace import ports
 
 BUILT_IN_VARIABLES = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -24,6 +25,7 @@ def exec_variables(
     """Give the built-in ones, the template's, and a command's own, each over the one before."""
     return {
         **BUILT_IN_VARIABLES,
+        **ports.variables(row),
         **row.environment.variables,
         **(ROOT_VARIABLES if as_root else {}),
         **(more or {}),

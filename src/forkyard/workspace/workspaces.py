@@ -30,6 +30,7 @@ from forkyard.model.ids import (
 from forkyard.model.workspace import (
     WORKSPACE_ROOT,
     Environment,
+    Lifetime,
     Limits,
     NetworkPolicy,
     ReadOnlyMount,
@@ -38,7 +39,7 @@ from forkyard.model.workspace import (
     WorkspaceState,
 )
 from forkyard.store.journal import Change, Journal
-from forkyard.workspace import hard_disk
+from forkyard.workspace import hard_disk, ports
 from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet, Line
@@ -132,6 +133,7 @@ class Workspaces:
         mounts: Sequence[ReadOnlyMount] = (),
         budget: Budget = Budget(),
         is_evaluation: bool = False,
+        lifetime: Lifetime = Lifetime(),
     ) -> Workspace:
         """Fork a workspace from a ready snapshot.
 
@@ -148,6 +150,7 @@ class Workspaces:
             mounts: Shown inside beside those of the snapshot.
             budget: What a person's own may spend at the gateway.
             is_evaluation: Of the template's tasks, only those that say so run in it.
+            lifetime: When it is stopped or deleted by itself.
 
         Raises:
             NotFoundError: No such snapshot.
@@ -196,6 +199,7 @@ class Workspaces:
             workspace_id=workspace_id,
             start=start,
             budget=budget,
+            lifetime=lifetime,
         )
         if self.journal.state.snapshots[snapshot].state is not SnapshotState.READY:
             # deleted between the look above and our row; from the row on it would be refused
@@ -216,6 +220,7 @@ class Workspaces:
         beside: Sequence[Change] = (),
         start: bool = False,
         budget: Budget = Budget(),
+        lifetime: Lifetime = Lifetime(),
     ) -> Workspace:
         """Make a workspace on given layers, its row in one transaction with other changes.
 
@@ -235,6 +240,13 @@ class Workspaces:
             allow=tuple(allow),
             owner=owner,
             budget=budget,
+            ports_first=(
+                None
+                if ephemeral or owner is not None
+                else ports.take(self.layout.home, self.journal.state.workspaces.values())
+            ),
+            idle_stop_seconds=lifetime.idle_stop_seconds,
+            expires_at=lifetime.expires_at,
         )
         spare = self._spares.take(Kind.of(row)) if start and workspace_id is None else None
         if spare is not None:
@@ -271,6 +283,38 @@ class Workspaces:
             raise
         failpoint("W02")
         self.layers.make_disk(row.id)
+
+    async def change_lifetime(self, workspace: WorkspaceId, lifetime: Lifetime) -> Workspace:
+        """Say anew when a workspace is stopped or deleted by itself.
+
+        Raises:
+            NotFoundError: No such workspace.
+            ConflictError: It is being deleted.
+
+        Durability:
+            The row is on disk when this returns.
+        """
+        self.get(workspace)
+        async with self._sandboxes.lock(workspace):
+            row = self.get(workspace)
+            if row.state is WorkspaceState.DELETING:
+                raise ConflictError(f"cannot keep workspace {workspace}: it is being deleted")
+            kept = replace(
+                row,
+                idle_stop_seconds=lifetime.idle_stop_seconds,
+                expires_at=lifetime.expires_at,
+            )
+            if kept != row:
+                await self.journal.append(kept, "lifetime", expect=row)
+            return kept
+
+    def running_execs(self, workspace: WorkspaceId) -> tuple[Exec, ...]:
+        """List the execs of a workspace that are not over."""
+        return self._execs.running(workspace)
+
+    def last_used(self, workspace: WorkspaceId) -> float | None:
+        """Say when a command last began or ended in it, in monotonic seconds of this server."""
+        return self._execs.touched.get(workspace)
 
     async def delete(self, workspace: WorkspaceId) -> None:
         """Stop a workspace if it runs, and remove it with all it holds. Idempotent.
@@ -337,8 +381,14 @@ class Workspaces:
             await waiting
         return row
 
-    async def stop(self, workspace: WorkspaceId) -> Workspace:
+    async def stop(
+        self, workspace: WorkspaceId, *, only_if: Callable[[], bool] | None = None
+    ) -> Workspace:
         """Run the PRE_STOP tasks, then end a workspace's sandbox and all in it. Idempotent.
+
+        Args:
+            workspace: Which.
+            only_if: Looked at first. With it, a command that begins meanwhile keeps it up, too.
 
         Returns:
             The stopped row; its files no longer change.
@@ -347,12 +397,22 @@ class Workspaces:
             The stop goes on.
         """
         self.get(workspace)
-        return await self.background.finish(self._stop(workspace))
+        return await self.background.finish(self._stop(workspace, only_if))
 
-    async def _stop(self, workspace: WorkspaceId) -> Workspace:
-        await self._tasks.before_stop(self.get(workspace))
+    async def _stop(
+        self, workspace: WorkspaceId, only_if: Callable[[], bool] | None = None
+    ) -> Workspace:
+        row = self.get(workspace)
+        if only_if is not None and not only_if():
+            return row
+        known = {one.id for one in self._execs.running(workspace)}
+        await self._tasks.before_stop(row)
         async with self._sandboxes.lock(workspace):
             row = self.get(workspace)
+            if only_if is not None and not known.issuperset(
+                one.id for one in self._execs.running(workspace)
+            ):
+                return row  # somebody began something while the tasks ran
             if row.state is WorkspaceState.DELETING:
                 raise ConflictError(f"cannot stop workspace {workspace}: it is being deleted")
             if row.state is not WorkspaceState.STOPPED:
