@@ -121,13 +121,11 @@ def test_a_time_that_came_while_no_server_lived_is_kept_by_the_next(
 
 
 def test_one_that_is_kept_stays(client: BlockingClient, prepared: Path) -> None:
-    """The time can be changed until it has come."""
-    workspace = client.workspaces.create(template="t", ttl_seconds=3.0, idle_stop_seconds=60)
+    """Its time can be changed, or taken away."""
+    workspace = client.workspaces.create(template="t", ttl_seconds=600, idle_stop_seconds=60)
 
     forkyard(prepared, "keep", workspace.id)
 
-    began = time.monotonic()
-    until(lambda: time.monotonic() - began > 5)
     info = client.workspaces.get(workspace.id).look()
     assert (info.expires_at, info.idle_stop_seconds) == (None, None)
 
