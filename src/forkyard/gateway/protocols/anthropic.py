@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from forkyard.gateway.interface import Api
 from forkyard.gateway.protocols.anthropic_meter import MessagesMeter
 from forkyard.gateway.protocols.interface import (
     OUTPUT_FLOOR,
@@ -117,7 +118,7 @@ class Anthropic:
             return model_list(
                 route, base_headers(head, is_streaming=False, has_body=False) + headers
             )
-        asked, shaping = parse(body), Shaping(policy=policy)
+        asked, shaping = parse(body), Shaping.begin(policy, Api.ANTHROPIC)
         shaping.forbid(asked, *_REACHING)
         shaping.drop(asked, *_DEARER)
         is_metered = route.operation is Operation.MESSAGES
@@ -249,7 +250,7 @@ def _source(kind: Json, source: JsonObject, shaping: Shaping) -> None:
         if kind == "image":
             shaping.weight.image(data)
         else:
-            shaping.weight.document(data)
+            shaping.weight.document(source.get("media_type"), data)
     _blocks(source.get("content"), shaping)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from forkyard.gateway.interface import Api
 from forkyard.gateway.protocols.gemini_meter import GeminiMeter
 from forkyard.gateway.protocols.interface import (
     OUTPUT_FLOOR,
@@ -72,7 +73,7 @@ class Gemini:
 
     def _rebuild(self, route: Route, head: RequestHead, body: bytes, policy: Policy) -> Rebuilt:
         model = check_model(route.model, policy)
-        asked, shaping = _spelled(parse(body)), Shaping(policy=policy)
+        asked, shaping = _spelled(parse(body)), Shaping.begin(policy, Api.GEMINI)
         limit = least = 0
         if route.operation is Operation.GENERATE:
             new = _shaped(asked, shaping)
@@ -223,7 +224,7 @@ def _inline(inline: JsonObject, shaping: Shaping) -> None:
     if kind.startswith("image/"):
         shaping.weight.image(data)
     else:
-        shaping.weight.document(data)
+        shaping.weight.document(kind, data)
 
 
 def _shape_tools(new: JsonObject, shaping: Shaping) -> None:

@@ -146,8 +146,8 @@ class Rebuilt:
     input_tokens: int
     """Most tokens it may be billed as input, cached or not: a bound by size, never a count.
 
-    Holds for all text, in documents too, and for images; a document of pages is taken for as many
-    tokens as it has bytes, 100,000 at least.
+    Holds for all text, in documents too, and for images; with a document of pages it is the most
+    that any model of the API reads at once.
     """
     may_write_cache: bool
     """The input bound is to be priced at the dearer of plain input and cache write."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from forkyard.gateway.interface import Api
 from forkyard.gateway.protocols.interface import (
     OUTPUT_FLOOR,
     Answer,
@@ -89,7 +90,7 @@ class Chat:
             return refused(self, error)
 
     def _rebuild(self, route: Route, head: RequestHead, body: bytes, policy: Policy) -> Rebuilt:
-        asked, shaping = parse(body), Shaping(policy=policy)
+        asked, shaping = parse(body), Shaping.begin(policy, Api.OPENAI)
         _one_answer_in_text(asked)
         if not policy.allows_paid_tools:
             shaping.forbid(asked, "web_search_options")
@@ -196,7 +197,7 @@ def _file(held: JsonObject, shaping: Shaping) -> None:
     if isinstance(data, str):
         if "://" in data[:16]:
             shaping.remote("content that the provider fetches")
-        shaping.weight.document(data)
+        shaping.weight.document(data, data)
 
 
 def _shape_tools(new: JsonObject, shaping: Shaping) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from forkyard.gateway.interface import Api
 from forkyard.gateway.protocols.interface import (
     OUTPUT_FLOOR,
     Answer,
@@ -85,7 +86,7 @@ class Responses:
             return refused(self, error)
 
     def _rebuild(self, route: Route, head: RequestHead, body: bytes, policy: Policy) -> Rebuilt:
-        asked, shaping = parse(body), Shaping(policy=policy)
+        asked, shaping = parse(body), Shaping.begin(policy, Api.OPENAI)
         shaping.forbid(asked, *_REACHING)
         shaping.drop(asked, *_DEARER)
         new = shaping.only(asked, _FIELDS)
@@ -169,7 +170,7 @@ def _parts(holder: JsonObject, shaping: Shaping) -> None:
         shaping.weight.image(image)
     document = holder.get("file_data")
     if isinstance(document, str):
-        shaping.weight.document(document)
+        shaping.weight.document(document, document)
     if holder.get("type") == "input_audio":
         raise RequestError("sound is not allowed here")
     for name in ("content", "output"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Self
 
+from forkyard.gateway.interface import Api
 from forkyard.gateway.protocols.interface import (
     DEFAULT_OUTPUT_TOKENS,
     Headers,
@@ -26,35 +28,50 @@ _ALLOWANCE = 4096
 """What a provider adds by itself: its own words about a few of its tools are some 2,500 tokens."""
 _IMAGE = 50_000
 """More than any provider bills for one picture in its finest detail."""
-_LEAST_DOCUMENT = 100_000
-"""Pages are read as pictures too, and a few bytes can hold many of them."""
+_TEXTS = ("text/", "data:text/", "application/json")
+_PACKED = ("JVBER", "UEsD")
+"""How a document of pages and a packed one begin, in base64, whatever is said of them."""
+
+_MOST_INPUT = {Api.ANTHROPIC: 1_000_000, Api.OPENAI: 1_100_000, Api.GEMINI: 2_100_000}
+"""Most tokens that any model of the API's makers reads in one request; more is an error there."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Weight:
-    """How many tokens a body can be, told by its bytes; only pictures are counted apart.
+    """How many tokens a body can be, told by its bytes; pictures and pages are counted apart.
 
-    A bound for text, also within documents. A document of pages weighs its bytes too, and never
-    less than `_LEAST_DOCUMENT`: no bound where very few bytes hold very many pages.
+    A bound for text, also within documents. A document of pages is compressed, and can show one
+    piece of text on any number of pages, so neither its bytes nor any count of ours bounds what
+    its provider makes of it. What the provider's models can read at once does.
     """
 
+    most_input: int
+    """Most tokens that any model of this API reads in one request."""
     images: int = 0
     coded: int = 0
-    padding: int = 0
+    has_pages: bool = False
 
     def image(self, data: str) -> None:
         """Count a picture that the body holds."""
         self.images += 1
         self.coded += _tokens(data.encode("utf-8", "replace"))
 
-    def document(self, data: str) -> None:
-        """Count a document that the body holds."""
-        self.padding += max(0, _LEAST_DOCUMENT - len(data))
+    def document(self, kind: Json, data: str) -> None:
+        """Count a document that the body holds.
+
+        Args:
+            kind: Its media type, or an address that begins with it.
+            data: In base64, or an address that ends with that.
+        """
+        is_text = isinstance(kind, str) and kind.lower().startswith(_TEXTS)
+        is_packed = data.partition(",")[2].startswith(_PACKED) or data.startswith(_PACKED)
+        self.has_pages = self.has_pages or not is_text or is_packed
 
     def tokens(self, body: bytes) -> int:
         """Bound the input tokens of a body."""
         text = max(0, _tokens(body) - self.coded)
-        return text + self.images * _IMAGE + self.padding + _ALLOWANCE
+        whole = text + self.images * _IMAGE + _ALLOWANCE
+        return max(whole, self.most_input) if self.has_pages else whole
 
 
 def _tokens(text: bytes) -> int:
@@ -69,10 +86,15 @@ class Shaping:
     """What one rebuilding has found on its way."""
 
     policy: Policy
-    weight: Weight = field(default_factory=Weight)
+    weight: Weight
     dropped: list[str] = field(default_factory=list)
     has_cache_mark: bool = False
     has_long_cache: bool = False
+
+    @classmethod
+    def begin(cls, policy: Policy, api: Api) -> Self:
+        """Begin to rebuild a request of an API."""
+        return cls(policy=policy, weight=Weight(most_input=_MOST_INPUT[api]))
 
     def only(self, body: JsonObject, known: Collection[str]) -> JsonObject:
         """Keep the known fields, in their order."""
