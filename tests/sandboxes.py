@@ -141,6 +141,7 @@ def describe(
     limits: Limits | None = None,
     network: NetworkPolicy = NetworkPolicy.NONE,
     providers: tuple[str, ...] = (),
+    allow: tuple[str, ...] = (),
 ) -> SandboxSpec:
     """Describe a fresh workspace on one layer, its disk made."""
     workspace = new_workspace_id()
@@ -155,6 +156,7 @@ def describe(
         limits=limits or Limits(),
         network=network,
         providers=providers,
+        allow=allow,
     )
 
 

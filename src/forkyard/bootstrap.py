@@ -35,6 +35,7 @@ from forkyard.coordinator.own_access import OwnAccess
 from forkyard.errors import ForkyardError, NotFoundError, StoreError
 from forkyard.evaluation.evaluator import Evaluator
 from forkyard.evaluation.ranking import rank
+from forkyard.gateway.egress.supervisor import EgressSupervisor
 from forkyard.gateway.interface import Gateway, RunStatus
 from forkyard.gateway.supervisor import Supervisor
 from forkyard.model.ids import RunId
@@ -64,6 +65,7 @@ from forkyard.store.reserve import Reserve
 from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.agent_install import Agents, recipe_of, sweep
+from forkyard.workspace.egress import has_allowlist_up
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.images import SCRATCH_PREFIX as IMAGE_SCRATCH
 from forkyard.workspace.images import SEARCH_PATH, Images
@@ -174,7 +176,8 @@ async def assemble(
     fleet = LocalFleet(layout)
     collector = Collector(layout, clock, masker=masker)
     blobs = Blobs(layout.blobs)
-    workspaces = Workspaces(journal, fleet, layout, clock, providers=provider_names)
+    egress = EgressSupervisor(layout, lambda: has_allowlist_up(journal.state.workspaces.values()))
+    workspaces = Workspaces(journal, fleet, layout, clock, providers=provider_names, egress=egress)
     snapshots = Snapshots(workspaces, collector, clock)
     images = Images(
         workspaces,
@@ -221,6 +224,7 @@ async def assemble(
     await templates.recover()
     await applications.recover()
     await gateway.start()
+    await egress.start()
     await coordinator.start()
     presence = Presence()
     lifetimes = Lifetimes(
@@ -286,6 +290,7 @@ async def assemble(
         await coordinator.close()
         await gateway.close()
         await workspaces.close()
+        await egress.close()
         await fleet.close()
 
 

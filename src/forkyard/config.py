@@ -9,9 +9,11 @@ On-disk format (version 1), all below the state directory, mode 0700::
     reserve                       room kept for the journal, given up on a full disk
     run/api.sock                  HTTP API          run/fleet.sock   fork-server
     run/gateway.sock              the gateway's control socket
+    run/egress.sock               the allowlist proxy's control socket
     run/namespace                 the user namespace that a rootless server is in
-    server.log                    gateway.log
+    server.log                    gateway.log            egress.log
     gateway/                      the gateway's ledger; all of the state that it sees
+    egress/                       the proxy's records of connections; all that it sees
     gateway.yaml                  providers, models, prices; by hand, may be absent
     secrets/                      sealed values by name, and the key that seals them
     agents/<name>-<version>-<digest>/  files/ (shown to sandboxes), contents.json
@@ -119,6 +121,21 @@ class Layout:
     def gateway_log(self) -> Path:
         """What the gateway prints; opened by the server, so not in the gateway's own directory."""
         return self.home / "gateway.log"
+
+    @property
+    def egress_socket(self) -> Path:
+        """The allowlist proxy's control socket."""
+        return self.run / "egress.sock"
+
+    @property
+    def egress(self) -> Path:
+        """The proxy's own directory: its records of connections."""
+        return self.home / "egress"
+
+    @property
+    def egress_log(self) -> Path:
+        """What the proxy prints."""
+        return self.home / "egress.log"
 
     @property
     def gateway_settings(self) -> Path:

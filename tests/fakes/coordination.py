@@ -119,6 +119,8 @@ class FakeWorkspaces:
         display_name: str = "",
         ephemeral: bool = False,
         network: NetworkPolicy = NetworkPolicy.NONE,
+        allow: tuple[str, ...] = (),
+        reaches_models: bool = False,
         limits: Limits | None = None,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
@@ -137,6 +139,8 @@ class FakeWorkspaces:
             display_name=display_name,
             ephemeral=ephemeral,
             network=network,
+            allow=allow,
+            reaches_models=reaches_models,
             owner=owner,
         )
         await self.world.journal.append(row, "created", expect=None)

@@ -53,9 +53,12 @@ for one in (live.exec_, live.shell, forward):
 @click.option("--name", "display_name", default="", help="A name for people.")
 @click.option(
     "--network",
-    type=click.Choice(["none", "gateway", "open"]),
-    default="none",
-    help="What it can reach; `gateway`: the models, without a key.",
+    type=click.Choice(["none", "gateway", "allowlist", "open"]),
+    help="What it can reach; by default as the template says, else nothing. `gateway`: the models,"
+    " without a key.",
+)
+@click.option(
+    "--allow", multiple=True, metavar="HOST", help="Let it reach HOST, *.HOST or HOST:PORT."
 )
 @click.option("--ttl", metavar="DURATION", help="Delete it with all it holds after, say, 8h.")
 @click.option("--idle-stop", metavar="DURATION", help="Stop it when nothing happens for, say, 30m.")
@@ -64,7 +67,8 @@ def create(
     snapshot: str | None,
     template: str | None,
     display_name: str,
-    network: str,
+    network: str | None,
+    allow: tuple[str, ...],
     values: tuple[str, ...],
     *,
     ttl: str | None,
@@ -85,6 +89,7 @@ def create(
             template=template,
             display_name=display_name,
             network=network,
+            allow=allow,
             values=given,
             ttl_seconds=ttl_seconds,
             idle_stop_seconds=idle_stop_seconds,
@@ -234,6 +239,7 @@ def show(workspace_id: str, *, as_json: bool) -> None:
         ("state", info.state),
         ("snapshot", info.snapshot),
         ("network", info.network),
+        *(("allowed", host) for host in info.allow),
         ("created", info.created_at),
         ("disk", size_of(info.disk_bytes)),
         ("idle for", seconds(info.idle_seconds)),

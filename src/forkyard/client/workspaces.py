@@ -220,7 +220,8 @@ class Workspaces:
         template: str | None = None,
         display_name: str = "",
         ephemeral: bool = False,
-        network: NetworkPolicy | str = NetworkPolicy.NONE,
+        network: NetworkPolicy | str | None = None,
+        allow: Sequence[str] = (),
         limits: LimitsRequest | None = None,
         budget_tokens: int | None = None,
         budget_usd: float | None = None,
@@ -236,8 +237,9 @@ class Workspaces:
             template: the snapshot of this template's newest build.
             display_name: For people.
             ephemeral: Deleted when this client goes, however it goes.
-            network: `none` (default), `open`, or `gateway`: the models, under their providers'
-                names, without a key.
+            network: `none`, `open`, `allowlist`, or `gateway`: the models, under their providers'
+                names, without a key. Default: as the template says, else `none`.
+            allow: Hosts such as ``example.org`` or ``*.example.org:8443``, for an allowlist.
             limits: What differs from the snapshot's.
             budget_tokens: With network `gateway`: most that it may spend in all.
             budget_usd: The same in US dollars.
@@ -262,7 +264,8 @@ class Workspaces:
                 template=template,
                 display_name=display_name,
                 ephemeral=ephemeral,
-                network=NetworkPolicy(network),
+                network=None if network is None else NetworkPolicy(network),
+                allow=list(allow),
                 limits=limits,
                 session=self._session.id if ephemeral else None,
                 budget_tokens=budget_tokens,
@@ -283,7 +286,8 @@ class Workspaces:
         template: str | None = None,
         display_name: str = "",
         ephemeral: bool = True,
-        network: NetworkPolicy | str = NetworkPolicy.NONE,
+        network: NetworkPolicy | str | None = None,
+        allow: Sequence[str] = (),
         limits: LimitsRequest | None = None,
         budget_tokens: int | None = None,
         budget_usd: float | None = None,
@@ -300,6 +304,7 @@ class Workspaces:
                 display_name=display_name,
                 ephemeral=ephemeral,
                 network=network,
+                allow=allow,
                 limits=limits,
                 budget_tokens=budget_tokens,
                 budget_usd=budget_usd,

@@ -39,6 +39,8 @@ class WorkspacesPort(Protocol):
         display_name: str = "",
         ephemeral: bool = False,
         network: NetworkPolicy = NetworkPolicy.NONE,
+        allow: tuple[str, ...] = (),
+        reaches_models: bool = False,
         limits: Limits | None = None,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,

@@ -11,24 +11,20 @@ import contextlib
 import logging
 import os
 import socket
-import struct
-from collections.abc import Callable
 
 from forkyard import __version__
 from forkyard.errors import ForkyardError, InternalError
 from forkyard.gateway import messages
+from forkyard.gateway.channel import Channel, is_of
 from forkyard.gateway.hub import Hub
 from forkyard.gateway.interface import Copied, GatewaySettings
 from forkyard.model.budget import Grant
 from forkyard.model.ids import WorkspaceId, is_id
-from forkyard.shim import protocol
 from forkyard.shim.protocol import Message
 
 IDLE_SECONDS = 30.0
 """Without a server and without any sandbox a gateway ends by itself after this long."""
-_READ_BYTES = 256 * 1024
 _MOST_CONNECTIONS = 8192
-_CREDENTIALS = struct.Struct("iII")
 _log = logging.getLogger("forkyard.gateway")
 
 
@@ -77,21 +73,16 @@ class Control:
             except OSError:
                 await asyncio.sleep(0.1)  # out of descriptors: others are let go in the meantime
                 continue
-            if not self._is_ours(connection) or len(self._tasks) >= _MOST_CONNECTIONS:
+            if not is_of(connection, self._owner) or len(self._tasks) >= _MOST_CONNECTIONS:
                 connection.close()
                 continue
             task = loop.create_task(self._converse(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _is_ours(self, connection: socket.socket) -> bool:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, user, _ = _CREDENTIALS.unpack(raw)
-        return bool(user == self._owner)
-
     async def _converse(self, connection: socket.socket) -> None:
         connection.settimeout(0)
-        line = _Line(connection)
+        line = Channel(connection)
         try:
             first = await line.read()
             if first is not None and first.get("op") == "hello":
@@ -105,7 +96,7 @@ class Control:
         finally:
             line.close()
 
-    async def _serve_shim(self, line: _Line, first: Message) -> None:
+    async def _serve_shim(self, line: Channel, first: Message) -> None:
         sockets = line.take_sockets()
         workspace, names = _offer(first, sockets)
         held = await self._hub.hand_over(workspace, dict(zip(names, sockets, strict=True)))
@@ -116,7 +107,7 @@ class Control:
         finally:
             await self._hub.let_go(held)
 
-    async def _serve_server(self, line: _Line) -> None:
+    async def _serve_server(self, line: Channel) -> None:
         await line.write(
             {"version": __version__, "pid": os.getpid(), "ledger": self._hub.ledger.id}
         )
@@ -135,12 +126,12 @@ class Control:
             if asked:
                 await asyncio.wait(tuple(asked))
 
-    async def _tell(self, line: _Line) -> None:
+    async def _tell(self, line: Channel) -> None:
         with contextlib.suppress(OSError):
             async for status in self._hub.changes():
                 await line.write({"op": "status", "run": messages.written(status)})
 
-    async def _do(self, line: _Line, message: Message) -> None:
+    async def _do(self, line: Channel, message: Message) -> None:
         answer: Message = {"id": message.get("id")}
         try:
             answer["result"] = await self._result(message)
@@ -199,67 +190,3 @@ def _offer(first: Message, sockets: list[socket.socket]) -> tuple[WorkspaceId, l
     for one in sockets:
         one.close()
     raise ValueError("not one listening socket for each provider of a workspace")
-
-
-class _Line:
-    """One connection, read as messages; descriptors that came with them are kept apart."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = protocol.LineBuffer()
-        self._messages: list[Message] = []
-        self._sockets: list[socket.socket] = []
-        self._writing = asyncio.Lock()
-
-    async def read(self) -> Message | None:
-        """Give the next message; None at the end."""
-        while not self._messages:
-            content, descriptors = await self._receive()
-            self._sockets += [socket.socket(fileno=one) for one in descriptors]
-            if not content:
-                return None
-            self._messages.extend(self._buffer.feed(content))
-        return self._messages.pop(0)
-
-    async def _receive(self) -> tuple[bytes, list[int]]:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                return protocol.receive_rights(self._connection, _READ_BYTES)
-            except BlockingIOError:
-                await _until(self._connection, loop.add_reader, loop.remove_reader)
-
-    async def write(self, message: Message) -> None:
-        """Say something."""
-        async with self._writing:
-            await asyncio.get_running_loop().sock_sendall(
-                self._connection, protocol.encode(message)
-            )
-
-    def take_sockets(self) -> list[socket.socket]:
-        """Give the descriptors that came; they are the caller's from now on."""
-        taken, self._sockets = self._sockets, []
-        return taken
-
-    def close(self) -> None:
-        for one in (*self._sockets, self._connection):
-            one.close()
-
-
-async def _until(
-    connection: socket.socket,
-    add: Callable[[int, Callable[[], None]], None],
-    remove: Callable[[int], bool],
-) -> None:
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def tell() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    number = connection.fileno()
-    add(number, tell)
-    try:
-        await ready
-    finally:
-        remove(number)

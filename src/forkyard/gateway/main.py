@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def run() -> None:
     """Serve until told to quit, or until nobody needs a gateway any more."""
     owner = os.getuid()
-    control = privileges.enter(Layout(state_directory()))
+    layout = Layout(state_directory())
+    control = privileges.enter(layout, privileges.gateway_post(layout))
     keys = KeyRing()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(MaskingFormatter(keys))

@@ -1,4 +1,4 @@
-"""What the gateway process gives up before it reads a byte of anybody's.
+"""What the gateway process, and the proxy beside it, give up before they read anybody's bytes.
 
 It is started as root, since only root can hide the rest of the state from it. After `enter` it
 sees its own directory at `OWN_DIRECTORY`, an empty one where the state directory was, and nothing
@@ -13,12 +13,13 @@ import os
 import resource
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.config import Layout
 from forkyard.gateway import program_files
 from forkyard.shim import kernel, mounts, protocol
-from forkyard.shim.ids import GATEWAY_USER_ID
+from forkyard.shim.ids import EGRESS_USER_ID, GATEWAY_USER_ID
 
 OWN_DIRECTORY = "/sys/gateway"
 """A place that every machine has and where no code or configuration of anybody's lies."""
@@ -29,8 +30,41 @@ _LOCK_SECONDS = 15.0
 _NO_CODE = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
 
-def enter(layout: Layout) -> socket.socket:
-    """Bind the control socket, hide the state, and become the gateway's user.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """What one process without rights is left with."""
+
+    user: int
+    directory: Path
+    """Its own, which it sees at `OWN_DIRECTORY`."""
+    socket: Path
+    """Where it is told and asked."""
+    lock: Path
+    """Held for as long as it lives: it is the only one of its kind."""
+
+
+def gateway_post(layout: Layout) -> Post:
+    """Give the gateway's."""
+    return Post(
+        user=GATEWAY_USER_ID,
+        directory=layout.gateway,
+        socket=layout.gateway_socket,
+        lock=layout.run / "gateway.lock",
+    )
+
+
+def egress_post(layout: Layout) -> Post:
+    """Give the allowlist proxy's: another user, who has no key and no ledger."""
+    return Post(
+        user=EGRESS_USER_ID,
+        directory=layout.egress,
+        socket=layout.egress_socket,
+        lock=layout.run / "egress.lock",
+    )
+
+
+def enter(layout: Layout, post: Post) -> socket.socket:
+    """Bind the control socket, hide the state, and become a user who owns nothing else.
 
     One capability is left, to read program files that may be readable for root alone.
 
@@ -46,15 +80,15 @@ def enter(layout: Layout) -> socket.socket:
     limit = min(most, _MOST_DESCRIPTORS) if most != resource.RLIM_INFINITY else _MOST_DESCRIPTORS
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     mounts.private_mount_namespace()
-    _hold(layout.run / "gateway.lock")
-    own = _own_directory(layout.gateway)
-    control = protocol.listen(str(layout.gateway_socket))
+    _hold(post.lock)
+    own = _own_directory(post.directory, post.user)
+    control = protocol.listen(str(post.socket))
     control.settimeout(0)
     _hide(layout.home, own)
     os.close(own)
     os.umask(0o077)
     os.chdir(OWN_DIRECTORY)
-    _become(GATEWAY_USER_ID)
+    _become(post.user)
     return control
 
 
@@ -73,11 +107,11 @@ def _hold(path: Path) -> None:
             return
 
 
-def _own_directory(path: Path) -> int:
+def _own_directory(path: Path, user: int) -> int:
     path.mkdir(mode=0o700, exist_ok=True)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
-    os.fchown(descriptor, GATEWAY_USER_ID, GATEWAY_USER_ID)
+    os.fchown(descriptor, user, user)
     os.fchmod(descriptor, 0o700)
     return descriptor
 

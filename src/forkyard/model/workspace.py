@@ -24,7 +24,7 @@ class NetworkPolicy(StrEnum):
     OPEN = "open"
     """The internet, but neither this host nor private, link-local or metadata addresses."""
     ALLOWLIST = "allowlist"
-    """The named hosts by a proxy of ours, the gateway's providers, and nothing else."""
+    """The named hosts by a proxy of ours, for attempts the gateway's providers, nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,8 @@ class Environment:
     namespaces of the sandbox's own. Nobody else gets into it."""
     tasks: tuple[TemplateTask, ...] = ()
     """What runs each time a sandbox has started (POST_START) or is to stop (PRE_STOP)."""
+    network: NetworkPlan | None = None
+    """What workspaces can reach by default; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +354,8 @@ class Workspace:
     """The attempt or evaluation it serves; None for a person's own."""
     allow: tuple[str, ...] = ()
     """With network `allowlist`: the hosts."""
+    reaches_models: bool = False
+    """With network `allowlist`: the gateway's providers listen inside too."""
     ports_first: int | None = None
     """First of its own range of ports on this machine's loopback, for forwarding."""
     idle_stop_seconds: float | None = None

@@ -59,6 +59,7 @@ class WorkspaceService(Protocol):
         display_name: str = "",
         ephemeral: bool = False,
         network: NetworkPolicy = NetworkPolicy.NONE,
+        allow: tuple[str, ...] = (),
         limits: Limits | None = None,
         owner: str | None = None,
         lifetime: Lifetime = Lifetime(),

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from starlette.responses import StreamingResponse
 
-from forkyard.errors import ConflictError
+from forkyard.errors import ConfigError, ConflictError
 from forkyard.model.budget import Budget
 from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import (
     Lifetime,
     Limits,
+    NetworkPlan,
     NetworkPolicy,
     Snapshot,
     SnapshotState,
@@ -294,6 +295,27 @@ def merged_limits(request: LimitsRequest | None, base: Limits) -> Limits | None:
     )
 
 
+def reachable(
+    body: WorkspaceRequest, plan: NetworkPlan | None
+) -> tuple[NetworkPolicy, tuple[str, ...]]:
+    """Lay what was asked over what the snapshot's template says.
+
+    Raises:
+        ConfigError: An allowlist would be empty.
+    """
+    plan = plan or NetworkPlan()
+    policy = body.network or (NetworkPolicy.ALLOWLIST if body.allow else plan.workspace)
+    if policy is not NetworkPolicy.ALLOWLIST:
+        return policy, ()
+    allow = tuple(dict.fromkeys((*plan.allow, *(entry.lower() for entry in body.allow))))
+    if not allow:
+        raise ConfigError(
+            "cannot make a workspace with network allowlist: its list is empty",
+            hint="Name hosts with `--allow HOST`, or use network none.",
+        )
+    return policy, allow
+
+
 async def create_workspace(call: Call) -> WorkspaceInfo:
     """Fork a workspace."""
     body = call.asked(WorkspaceRequest)
@@ -301,11 +323,13 @@ async def create_workspace(call: Call) -> WorkspaceInfo:
     snapshot = origin(services, body)
     if body.network is NetworkPolicy.GATEWAY:
         await services.access.refuse_without_keys()
+    network, allow = reachable(body, snapshot.environment.network)
     workspace = await services.workspaces.create(
         snapshot.id,
         display_name=body.display_name,
         ephemeral=body.ephemeral,
-        network=body.network,
+        network=network,
+        allow=allow,
         owner=owner_of(body.session) if body.ephemeral and body.session else None,
         limits=merged_limits(body.limits, snapshot.limits),
         start=body.start,

@@ -50,6 +50,8 @@ class Ids(NamedTuple):
     puller: int
     """Fetches images. Not the cloner where there are ids enough: what a hostile repository makes
     of git must not read a registry's password."""
+    egress: int
+    """Runs the allowlist's proxy; owns nothing but its records."""
     nobody: int
     """Reads what is hostile and owns nothing."""
 
@@ -105,6 +107,7 @@ ROOT = Ids(
     gateway=_ABOVE_SLOTS,
     cloner=_ABOVE_SLOTS + 1,
     puller=_ABOVE_SLOTS + 2,
+    egress=_ABOVE_SLOTS + 3,
     nobody=OVERFLOW_ID,
 )
 ROOTLESS = Ids(
@@ -115,6 +118,7 @@ ROOTLESS = Ids(
     gateway=OVERFLOW_ID + 2,
     cloner=OVERFLOW_ID + 3,
     puller=OVERFLOW_ID + 3,
+    egress=OVERFLOW_ID + 3,
     nobody=OVERFLOW_ID + 3,  # 65536 sub-ids have no room for one more
 )
 

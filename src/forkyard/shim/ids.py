@@ -15,6 +15,7 @@ STORAGE_USER_ID = IDS.storage_id(USER_ID)
 GATEWAY_USER_ID = IDS.gateway
 CLONER_USER_ID = IDS.cloner
 PULLER_USER_ID = IDS.puller
+EGRESS_USER_ID = IDS.egress
 MARKS = "user.overlay." if IDS.is_rootless else "trusted.overlay."
 """Where overlayfs keeps its own attributes."""
 REAL_USER_ID = next(

@@ -1,8 +1,9 @@
-"""The gateway's sockets inside a sandbox: made and kept by the shim, answered by the gateway.
+"""Sockets inside a sandbox: made and kept by the shim, answered by the gateway or the proxy.
 
 A listening socket belongs to the network namespace it was made in, whoever holds it. So the shim
 makes one per provider inside the sandbox, where nothing else can be reached, and hands duplicates
-to the gateway; which socket a request came through says who asked. Because the shim keeps its
+to the gateway, and one more to the allowlist's proxy; which socket a request came through says
+who asked. Because the shim keeps its
 own, requests wait in the kernel's queue while no gateway lives, and the next one is handed them.
 """
 
@@ -15,10 +16,14 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Sequence
 
 from forkyard.shim import kernel, protocol
 
 PORT = 80
+EGRESS = "egress"
+"""Name of the allowlist's proxy inside; no provider has it."""
+EGRESS_PLACE = ("127.0.2.1", 3128)
 _QUEUE = 1024
 _RETRY_SECONDS = 0.1
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
@@ -30,8 +35,8 @@ def address_of(index: int) -> str:
     return f"127.0.1.{index + 1}"
 
 
-def listen_inside(init: int, count: int) -> list[socket.socket]:
-    """Make listening sockets in the network namespace of a process, given by pidfd.
+def listen_inside(init: int, places: Sequence[tuple[str, int]]) -> list[socket.socket]:
+    """Make listening sockets at addresses in the network namespace of a process, given by pidfd.
 
     Raises:
         OSError: The namespace cannot be joined, or an address is taken.
@@ -44,30 +49,30 @@ def listen_inside(init: int, count: int) -> list[socket.socket]:
             try:
                 kernel.setns(init, kernel.CLONE_NEWNET)
                 bring_up_loopback()
-                made = [_listen(address_of(index)) for index in range(count)]
+                made = [_listen(place) for place in places]
                 _send(theirs, b".", made)
                 status = 0
             finally:
                 os._exit(status)
         theirs.close()
         received: list[int] = []
-        while len(received) < count:
+        while len(received) < len(places):
             content, rights = protocol.receive_rights(ours, 1)
             if not content:
                 break
             received += rights
         _, status = os.waitpid(child, 0)
     sockets = [socket.socket(fileno=descriptor) for descriptor in received]
-    if status != 0 or len(sockets) != count:
+    if status != 0 or len(sockets) != len(places):
         for one in sockets:
             one.close()
         raise OSError(5, "cannot listen for the gateway inside the sandbox")
     return sockets
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(place: tuple[str, int]) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    listener.bind((address, PORT))
+    listener.bind(place)
     listener.listen(_QUEUE)
     return listener
 
@@ -92,7 +97,12 @@ class Handover:
     """Keeps the gateway in possession of a sandbox's sockets, whichever gateway lives."""
 
     def __init__(
-        self, folder: int, name: str, workspace: str, listeners: dict[str, socket.socket]
+        self,
+        folder: int,
+        name: str,
+        workspace: str,
+        listeners: dict[str, socket.socket],
+        extra: protocol.Message | None = None,
     ) -> None:
         """Keep what to hand over; nothing is connected yet.
 
@@ -101,11 +111,13 @@ class Handover:
             name: Of that socket.
             workspace: Whose requests come through the listeners.
             listeners: By provider.
+            extra: What else is said with them.
         """
         self._folder = folder
         self._name = name
         self._workspace = workspace
         self._listeners = listeners
+        self._extra = extra or {}
         self._connection: socket.socket | None = None
         self.next_try: float | None = 0.0
         """In monotonic seconds; None while a gateway holds the sockets."""
@@ -115,7 +127,12 @@ class Handover:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(0)  # nothing here may keep time limits waiting
         line = protocol.encode(
-            {"op": "listen", "workspace": self._workspace, "providers": list(self._listeners)}
+            {
+                "op": "listen",
+                "workspace": self._workspace,
+                "providers": list(self._listeners),
+                **self._extra,
+            }
         )
         try:
             connection.connect(f"/proc/self/fd/{self._folder}/{self._name}")

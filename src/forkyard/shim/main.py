@@ -20,6 +20,7 @@ from forkyard.shim.attach import Attachments
 from forkyard.shim.disk import DiskWatch
 from forkyard.shim.execs import Desk, RunningExec, lost_result
 from forkyard.shim.freezer import Freezer
+from forkyard.shim.listeners import Handover
 from forkyard.shim.protocol import Message
 from forkyard.shim.sandbox import Sandbox, SandboxError
 from forkyard.shim.stage import Stage
@@ -82,7 +83,8 @@ class Shim:
         self._sandbox.spawner.prepare(at_once=self._is_furnished)
         self._tell_all(self._hello())
         self._prepare_at = time.monotonic() if not self._is_furnished else self._later()
-        self._hand_over()
+        for handover in self._sandbox.handovers:
+            self._hand_over(handover)
         while not self._over:
             for key, _ in self._selector.select(self._patience()):
                 key.data()
@@ -109,10 +111,9 @@ class Shim:
             self._over = True
         self._tell(connection, {"op": "furnished", "trouble": trouble})
 
-    def _hand_over(self) -> None:
-        """Give the gateway the sandbox's sockets, now and whenever another gateway is there."""
-        handover = self._sandbox.handover
-        if handover is not None and (connection := handover.connect()) is not None:
+    def _hand_over(self, handover: Handover) -> None:
+        """Give a process outside the sandbox's sockets, now and whenever another one is there."""
+        if (connection := handover.connect()) is not None:
             number = connection.fileno()
 
             def told() -> None:
@@ -120,6 +121,11 @@ class Shim:
                     self._selector.unregister(number)
 
             self._watch(number, told)
+
+    def _hand_over_again(self, now: float) -> None:
+        for handover in self._sandbox.handovers:
+            if handover.next_try is not None and now >= handover.next_try:
+                self._hand_over(handover)
 
     def _hello(self) -> Message:
         return {
@@ -347,9 +353,7 @@ class Shim:
             times.append(when)
         if self._is_forsaken:
             times.append(self._alone_since + FORSAKEN_SECONDS)
-        handover = self._sandbox.handover
-        if handover is not None and handover.next_try is not None:
-            times.append(handover.next_try)
+        times += [when for one in self._sandbox.handovers if (when := one.next_try) is not None]
         return max(0.0, min(times) - now) if times else None
 
     @property
@@ -375,9 +379,7 @@ class Shim:
                 one.ask_to_end("disk-limit", self._disk.words, 0.0)
         if self._prepare_at is not None and now >= self._prepare_at:
             self._prepare_next()
-        handover = self._sandbox.handover
-        if handover is not None and handover.next_try is not None and now >= handover.next_try:
-            self._hand_over()
+        self._hand_over_again(now)
         if self._is_forsaken and now >= self._alone_since + FORSAKEN_SECONDS:
             with contextlib.suppress(OSError):
                 self._sandbox.unmake()

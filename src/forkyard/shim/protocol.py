@@ -39,6 +39,8 @@ Shim to server:
 Shim to gateway, with one listening socket per provider as SCM_RIGHTS:
 
     {"op": "listen", "workspace": W, "providers": [NAME, ...]}
+
+The same to the allowlist's proxy, whose one socket's name is "egress", with "allow": [ENTRY, ...].
 """
 
 from __future__ import annotations

@@ -11,7 +11,14 @@ import time
 from forkyard.shim import kernel, mounts, network, volume
 from forkyard.shim.cgroups import GroupLimits, SandboxGroup
 from forkyard.shim.files import read_bytes, write_bytes
-from forkyard.shim.listeners import Handover, listen_inside
+from forkyard.shim.listeners import (
+    EGRESS,
+    EGRESS_PLACE,
+    PORT,
+    Handover,
+    address_of,
+    listen_inside,
+)
 from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message
 from forkyard.shim.stage import FIRST_PROCESS, STAGE, Stage
@@ -46,8 +53,8 @@ class Sandbox:
         self.init_pid = 0
         self.init_descriptor = -1
         self._network: network.OpenNetwork | None = None
-        self.handover: Handover | None = None
-        """Where the gateway is to answer for this sandbox."""
+        self.handovers: list[Handover] = []
+        """Where the gateway, and the allowlist's proxy, are to answer for this sandbox."""
 
     @property
     def name(self) -> str:
@@ -84,8 +91,7 @@ class Sandbox:
             if self._spec["network"] == "open":
                 self._network = network.OpenNetwork(self.init_pid)
                 self._network.start()
-            if self._spec["gateway"] is not None:
-                self._listen_for_gateway()
+            self._listen()
         except OSError as error:
             raise SandboxError(str(error)) from error
 
@@ -106,16 +112,26 @@ class Sandbox:
         except OSError as error:
             raise SandboxError(str(error)) from error
 
-    def _listen_for_gateway(self) -> None:
-        path, providers = self._spec["gateway"]["socket"], self._spec["gateway"]["providers"]
+    def _listen(self) -> None:
+        gateway, egress = self._spec["gateway"], self._spec["egress"]
+        if gateway is not None:
+            names = gateway["providers"]
+            places = [(address_of(index), PORT) for index in range(len(names))]
+            self._hand_over(gateway["socket"], names, places)
+        if egress is not None:
+            self._hand_over(egress["socket"], [EGRESS], [EGRESS_PLACE], {"allow": egress["allow"]})
+
+    def _hand_over(
+        self,
+        path: str,
+        names: list[str],
+        places: list[tuple[str, int]],
+        extra: Message | None = None,
+    ) -> None:
         folder = self._stage.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-        made = listen_inside(self.init_descriptor, len(providers))
-        self.handover = Handover(
-            folder,
-            os.path.basename(path),
-            self._spec["workspace"],
-            dict(zip(providers, made, strict=True)),
-        )
+        made = dict(zip(names, listen_inside(self.init_descriptor, places), strict=True))
+        name, workspace = os.path.basename(path), self._spec["workspace"]
+        self.handovers.append(Handover(folder, name, workspace, made, extra))
 
     def _open_host(self) -> None:
         stage, flags = self._stage, os.O_PATH | os.O_DIRECTORY
@@ -294,9 +310,8 @@ class Sandbox:
         if self._network is not None:
             self._network.stop()
             self._network = None
-        if self.handover is not None:
-            self.handover.close()
-            self.handover = None
+        while self.handovers:
+            self.handovers.pop().close()
         self.spawner.close()
         self.group.sweep()
         for target in ("root", "roots", "merged", "disk", "volume", "layers"):

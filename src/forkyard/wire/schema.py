@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from forkyard.model.hosts import MOST_ENTRIES, rule_problem
 from forkyard.model.ids import is_id
 from forkyard.model.workspace import NetworkPolicy
 from forkyard.wire.errors import printable
@@ -238,7 +239,10 @@ class WorkspaceRequest(RequestModel):
     template: str | None = None
     display_name: Annotated[str, Field(max_length=200)] = ""
     ephemeral: bool = False
-    network: NetworkPolicy = NetworkPolicy.NONE
+    network: NetworkPolicy | None = None
+    """Default: as the snapshot's template says, else `none`."""
+    allow: Annotated[list[str], Field(max_length=MOST_ENTRIES)] = []
+    """With network `allowlist`, and in addition to the template's."""
     limits: LimitsRequest | None = None
     session: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{8,64}$")] | None = None
     """With ephemeral: the client session whose end deletes it."""
@@ -264,6 +268,11 @@ class WorkspaceRequest(RequestModel):
         is_limited = self.budget_tokens is not None or self.budget_micro_usd is not None
         if is_limited and self.network is not NetworkPolicy.GATEWAY:
             raise ValueError("a budget needs network gateway: without, nothing is spent")
+        for entry in self.allow:
+            if (problem := rule_problem(entry)) is not None:
+                raise ValueError(f"allow: {problem}")
+        if self.allow and self.network not in (None, NetworkPolicy.ALLOWLIST):
+            raise ValueError(f"allow has no meaning with network {self.network}")
         return self
 
 
@@ -285,6 +294,8 @@ class WorkspaceInfo(AnswerModel):
     display_name: str = ""
     ephemeral: bool = False
     network: str = "none"
+    allow: list[Text] = []
+    """With network `allowlist`: the hosts."""
     epoch: int = 0
     owner: str | None = None
     trouble: Text | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
+from forkyard.model.hosts import rule_problem
 from forkyard.model.workspace import (
     WORKSPACE_ROOT,
     Limits,
@@ -35,10 +35,6 @@ _NO_ROOT = (
     " this machine, or into the workspace user's home"
 )
 _OTHER_TYPES = dict.fromkeys(("PRE_START", "ON_START", "POST_CREATE", "POST_STOP"), "")
-_HOST = re.compile(
-    r"(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?",
-    re.ASCII | re.IGNORECASE,
-)
 
 
 def read_variables(runtime: Section) -> dict[str, str]:
@@ -200,7 +196,7 @@ def read_network(section: Section) -> NetworkPlan:
     """Read `network`."""
     plan = NetworkPlan()
     build, workspace = _policy(section, "build"), _policy(section, "workspace")
-    allow = section.texts("allow", _host_problem)
+    allow = section.texts("allow", rule_problem)
     section.finish()
     plan = NetworkPlan(
         build=build or plan.build,
@@ -223,9 +219,3 @@ def _policy(section: Section, key: str) -> NetworkPolicy | None:
         return None
     found = section.choice(key, words, {})
     return None if found is None else NetworkPolicy(found)
-
-
-def _host_problem(host: str) -> str | None:
-    if _HOST.fullmatch(host) is None or (host.startswith("*.") and "." not in host[2:]):
-        return f"{host[:80]!r} is no name of a host, such as example.org or *.example.org"
-    return None

@@ -37,7 +37,9 @@ class SandboxSpec:
     limits: Limits
     network: NetworkPolicy
     providers: tuple[str, ...] = ()
-    """With network `gateway`: the names under which the gateway listens inside."""
+    """With network `gateway` or `allowlist`: the names under which the gateway listens inside."""
+    allow: tuple[str, ...] = ()
+    """With network `allowlist`: its entries, for the proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

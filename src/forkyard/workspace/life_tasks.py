@@ -18,7 +18,6 @@ from forkyard.model.workspace import OnFailure, TaskType, TemplateTask, Workspac
 from forkyard.workspace.background import Background
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.sandboxes import UP, Sandboxes
-from forkyard.workspace.variables import exec_variables
 
 START_SECONDS = 900.0
 """Of one POST_START task in the foreground; commands wait for it."""
@@ -61,7 +60,7 @@ class LifeTasks:
 
     async def _start(self, row: Workspace, tasks: tuple[TemplateTask, ...]) -> None:
         for number, task in enumerate(tasks):
-            spec = _spec(row, task, number, None if task.background else START_SECONDS)
+            spec = self._spec(row, task, number, None if task.background else START_SECONDS)
             if task.background:
                 with contextlib.suppress(ForkyardError):
                     await self._execs.begin_task(spec, row)
@@ -96,9 +95,25 @@ class LifeTasks:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 for number, task in enumerate(tasks):
-                    trouble = await self._run(_spec(row, task, number, STOP_SECONDS), row)
+                    trouble = await self._run(self._spec(row, task, number, STOP_SECONDS), row)
                     if trouble is not None and task.on_failure is OnFailure.ABORT:
                         return
+
+    def _spec(
+        self, row: Workspace, task: TemplateTask, number: int, seconds: float | None
+    ) -> ExecSpec:
+        name = f"{row.id} {row.epoch} {task.type} {number}".encode()
+        return ExecSpec(
+            id=ExecId(f"exec_{hashlib.sha256(name).hexdigest()[:24]}"),
+            workspace=row.id,
+            argv=("/bin/sh", "-c", task.run),
+            working_directory=task.working_directory,
+            variables=self._sandboxes.variables(row, as_root=task.run_as_root),
+            timeout_seconds=seconds,
+            output_bytes=row.limits.output_bytes,
+            as_root=task.run_as_root,
+            task=f"{task.type} {task.name}",
+        )
 
 
 def outcome(done: Exec) -> str | None:
@@ -113,18 +128,3 @@ def outcome(done: Exec) -> str | None:
 
 def _of(row: Workspace, wanted: TaskType) -> tuple[TemplateTask, ...]:
     return tuple(task for task in row.environment.tasks if task.type is wanted)
-
-
-def _spec(row: Workspace, task: TemplateTask, number: int, seconds: float | None) -> ExecSpec:
-    name = f"{row.id} {row.epoch} {task.type} {number}".encode()
-    return ExecSpec(
-        id=ExecId(f"exec_{hashlib.sha256(name).hexdigest()[:24]}"),
-        workspace=row.id,
-        argv=("/bin/sh", "-c", task.run),
-        working_directory=task.working_directory,
-        variables=exec_variables(row, as_root=task.run_as_root),
-        timeout_seconds=seconds,
-        output_bytes=row.limits.output_bytes,
-        as_root=task.run_as_root,
-        task=f"{task.type} {task.name}",
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from forkyard.model.ids import WorkspaceId
 from forkyard.model.workspace import REPOSITORY, NetworkPolicy, Workspace, WorkspaceState
 from forkyard.store.journal import Journal
 from forkyard.workspace import hard_disk
+from forkyard.workspace.egress import Egress, proxy_variables
 from forkyard.workspace.flattening import shortened
 from forkyard.workspace.interface import Fleet, SandboxSpec
 from forkyard.workspace.layers import Layers
+from forkyard.workspace.variables import exec_variables
 
 UP = (WorkspaceState.STARTING, WorkspaceState.RUNNING)
 Names = tuple[str, ...]
@@ -31,9 +33,15 @@ class Sandboxes:
     """Rows and sandboxes of all workspaces; knows which sandboxes this server may use."""
 
     def __init__(
-        self, journal: Journal, fleet: Fleet, layers: Layers, providers: Callable[[], Names]
+        self,
+        journal: Journal,
+        fleet: Fleet,
+        layers: Layers,
+        providers: Callable[[], Names],
+        egress: Egress,
     ) -> None:
         """Know of no live sandbox yet."""
+        self._egress = egress
         self._providers = providers
         self.on_up: Callable[[Workspace], None] = lambda _: None
         """Told of each sandbox that is there, made or adopted; the caller holds the lock."""
@@ -129,6 +137,8 @@ class Sandboxes:
             await hard_disk.settle(self._layers, starting.id)
             self._layers.make_disk(starting.id)
             await hard_disk.make(self._layers.layout, starting)
+            if starting.network is NetworkPolicy.ALLOWLIST:
+                await self._egress.ready()
             await self.fleet.start(self.spec(starting))
         except (ForkyardError, OSError) as error:
             self._coming.pop(starting.id, None)
@@ -140,6 +150,13 @@ class Sandboxes:
             raise
         self.adopt(starting)
         failpoint("W07")
+
+    def variables(
+        self, row: Workspace, more: Mapping[str, str] | None = None, *, as_root: bool = False
+    ) -> dict[str, str]:
+        """Give the variables of a command: ours, the template's and its own, the last one wins."""
+        proxy = proxy_variables(row.network, self._providers())
+        return {**proxy, **exec_variables(row, more, as_root=as_root)}
 
     def spec(self, row: Workspace) -> SandboxSpec:
         """Give what a row's sandbox is made from.
@@ -168,7 +185,8 @@ class Sandboxes:
             environment=environment,
             limits=row.limits,
             network=row.network,
-            providers=self._providers() if row.network is NetworkPolicy.GATEWAY else (),
+            providers=self._providers() if _reaches_models(row) else (),
+            allow=row.allow,
         )
 
     async def take_down(self, row: Workspace, *, trouble: str | None = None) -> Workspace:
@@ -193,3 +211,9 @@ class Sandboxes:
             if row.state in UP and row.epoch == epoch:
                 await self.take_down(row, trouble=SANDBOX_GONE)
         return True
+
+
+def _reaches_models(row: Workspace) -> bool:
+    return row.network is NetworkPolicy.GATEWAY or (
+        row.network is NetworkPolicy.ALLOWLIST and row.reaches_models
+    )

@@ -43,12 +43,20 @@ class Kind:
     environment: Environment
     limits: Limits
     network: NetworkPolicy
+    allow: tuple[str, ...]
+    reaches_models: bool
 
     @classmethod
     def of(cls, row: Workspace) -> Kind:
         """Give a workspace's."""
-        environment = replace(row.environment, variables={}, host_packages=None)
-        return cls(environment=environment, limits=row.limits, network=row.network)
+        environment = replace(row.environment, variables={}, host_packages=None, network=None)
+        return cls(
+            environment=environment,
+            limits=row.limits,
+            network=row.network,
+            allow=row.allow,
+            reaches_models=row.reaches_models,
+        )
 
 
 class Spares:

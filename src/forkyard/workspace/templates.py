@@ -24,7 +24,6 @@ from forkyard.errors import (
     ConflictError,
     ForkyardError,
     NotFoundError,
-    UserError,
 )
 from forkyard.model.ids import (
     LayerId,
@@ -55,6 +54,7 @@ from forkyard.workspace.base_layer import BaseLayers
 from forkyard.workspace.build_log import BuildLog
 from forkyard.workspace.build_steps import StepError, Word, step
 from forkyard.workspace.build_tasks import BuildTasks
+from forkyard.workspace.egress import connection_lines
 from forkyard.workspace.images import Building, Images
 from forkyard.workspace.recipes import (
     has_build_tasks,
@@ -71,16 +71,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,79}")
 _REFRESH = "cd repo 2>/dev/null && [ -e .git ] && git update-index -q --refresh; true"
 _INTERRUPTED = "interrupted: the server ended during the build"
 Secret = Callable[[str], str | None]
-
-
-def _refuse_later(spec: TemplateSpec) -> None:
-    """Refuse what the file may say and no build honours yet."""
-    later = {
-        "network.build: allowlist": spec.network.build is NetworkPolicy.ALLOWLIST,
-    }
-    found = [what for what, is_asked in later.items() if is_asked]
-    if found:
-        raise UserError(f"cannot build it: not supported yet: {', '.join(found)}")
 
 
 class Templates:
@@ -284,7 +274,6 @@ class Templates:
         layer: LayerId,
         log: BuildLog,
     ) -> None:
-        _refuse_later(spec)
         image, source = None, spec.image_source
         if source is not None:
             word: Word = "build" if source.kind is ImageKind.BUILD else "pull"
@@ -302,7 +291,10 @@ class Templates:
         has_history = self._layers.lookup((layer,), f"{REPOSITORY}/.git") is not None
         has_tasks = has_build_tasks(spec)
         later = tuple(task for task in spec.tasks if task.type is not TaskType.ON_CREATE)
-        pending = replace(pending, environment=replace(environment, tasks=later))
+        network = spec.network.build if has_tasks else NetworkPolicy.NONE
+        pending = replace(
+            pending, environment=replace(environment, tasks=later, network=spec.network)
+        )
         workspace = pending.workspace
         assert workspace is not None  # noqa: S101 - given by the caller
         await self._workspaces.add(
@@ -314,8 +306,8 @@ class Templates:
             ),
             display_name=f"build of {template.name}",
             ephemeral=True,
-            network=spec.network.build if has_tasks else NetworkPolicy.NONE,
-            allow=spec.network.allow if has_tasks else (),
+            network=network,
+            allow=spec.network.allow if network is NetworkPolicy.ALLOWLIST else (),
             owner=template.id,
             workspace_id=workspace,
             beside=[Change(entity=pending, note="base layer made")],
@@ -337,6 +329,10 @@ class Templates:
             await step("task", tasks.run(spec.tasks))
             await step("task", self._refresh(workspace, log))
             await step("stop", self._workspaces.stop(workspace))
+            if network is NetworkPolicy.ALLOWLIST:
+                reached = await self._workspaces.egress.connections(workspace, is_over=True)
+                for line in connection_lines(reached):
+                    log.say(line)
         await step("snapshot", self._snapshots.take(pending, workspace))
         await self._workspaces.delete(workspace)
 

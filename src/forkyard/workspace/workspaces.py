@@ -41,6 +41,7 @@ from forkyard.model.workspace import (
 from forkyard.store.journal import Change, Journal
 from forkyard.workspace import hard_disk, ports
 from forkyard.workspace.background import Background
+from forkyard.workspace.egress import Egress, NoEgress
 from forkyard.workspace.execs import Execs
 from forkyard.workspace.interface import Fleet, Line
 from forkyard.workspace.layers import Layers
@@ -49,7 +50,7 @@ from forkyard.workspace.recovery import Recovery
 from forkyard.workspace.sandboxes import UP, Names, Sandboxes
 from forkyard.workspace.slots import Slots
 from forkyard.workspace.spares import Kind, Spares
-from forkyard.workspace.variables import BUILT_IN_VARIABLES, exec_variables
+from forkyard.workspace.variables import BUILT_IN_VARIABLES
 
 __all__ = ("BUILT_IN_VARIABLES", "Origin", "Workspaces")
 
@@ -75,6 +76,7 @@ class Workspaces:
         clock: Clock,
         *,
         providers: Callable[[], Names] = tuple,
+        egress: Egress | None = None,
     ) -> None:
         """Take the rows as the journal has them; nothing is started or looked for yet.
 
@@ -83,7 +85,8 @@ class Workspaces:
             fleet: Runs the sandboxes.
             layout: Where everything lies.
             clock: For the rows.
-            providers: Names under which the gateway is reached where a network is `gateway`.
+            providers: Names under which the gateway is reached where a network has it.
+            egress: The proxy for workspaces with an allowlist.
         """
         self.journal = journal
         self.fleet = fleet
@@ -92,7 +95,8 @@ class Workspaces:
         self._clock = clock
         self.background = Background()
         """Shared with snapshots and templates, so that `close` waits for their work as well."""
-        self._sandboxes = Sandboxes(journal, fleet, self.layers, providers)
+        self.egress = egress or NoEgress()
+        self._sandboxes = Sandboxes(journal, fleet, self.layers, providers, self.egress)
         self._execs = Execs(self._sandboxes, self.background, clock)
         self._tasks = LifeTasks(self._sandboxes, self._execs, self.background)
         self._slots = Slots(
@@ -126,6 +130,8 @@ class Workspaces:
         display_name: str = "",
         ephemeral: bool = False,
         network: NetworkPolicy = NetworkPolicy.NONE,
+        allow: tuple[str, ...] = (),
+        reaches_models: bool = False,
         limits: Limits | None = None,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
@@ -142,6 +148,8 @@ class Workspaces:
             display_name: For people.
             ephemeral: Deleted when its owner goes.
             network: What its sandboxes can reach.
+            allow: With an allowlist: its entries.
+            reaches_models: With an allowlist: whether the gateway is reached as well.
             limits: Instead of the snapshot's.
             owner: The attempt or evaluation it serves.
             workspace_id: Makes asking again harmless: an existing one is given back.
@@ -195,6 +203,8 @@ class Workspaces:
             display_name=display_name,
             ephemeral=ephemeral,
             network=network,
+            allow=allow,
+            reaches_models=reaches_models,
             owner=owner,
             workspace_id=workspace_id,
             start=start,
@@ -215,6 +225,7 @@ class Workspaces:
         ephemeral: bool = False,
         network: NetworkPolicy = NetworkPolicy.NONE,
         allow: Sequence[str] = (),
+        reaches_models: bool = False,
         owner: str | None = None,
         workspace_id: WorkspaceId | None = None,
         beside: Sequence[Change] = (),
@@ -238,6 +249,7 @@ class Workspaces:
             ephemeral=ephemeral,
             network=network,
             allow=tuple(allow),
+            reaches_models=reaches_models,
             owner=owner,
             budget=budget,
             ports_first=(
@@ -350,6 +362,7 @@ class Workspaces:
                 replace(deleting, state=WorkspaceState.DELETED), "deleted", expect=deleting
             )
             self._slots.release(deleting.slot)
+            await self.egress.forget(workspace)
             self.layers.remove_unneeded(deleting.layers, self.journal.state)
         self._sandboxes.forget(workspace)
         await self.layers.empty_trash()
@@ -489,7 +502,7 @@ class Workspaces:
                 workspace=workspace,
                 argv=tuple(argv),
                 working_directory=working_directory,
-                variables=exec_variables(row, variables, as_root=as_root),
+                variables=self._sandboxes.variables(row, variables, as_root=as_root),
                 timeout_seconds=timeout_seconds,
                 grace_seconds=grace_seconds,
                 output_bytes=row.limits.output_bytes if output_bytes is None else output_bytes,

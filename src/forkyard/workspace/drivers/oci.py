@@ -19,7 +19,7 @@ from forkyard.model.execution import ExecSpec
 from forkyard.model.workspace import USER_HOME, USER_ID, WORKSPACE_ROOT, NetworkPolicy
 from forkyard.shim.id_maps import Extent
 from forkyard.shim.ids import IDS
-from forkyard.shim.listeners import address_of
+from forkyard.shim.listeners import EGRESS, EGRESS_PLACE, address_of
 from forkyard.shim.stage import FIRST_PROCESS, STAGE
 from forkyard.workspace.drivers.first_process import PLACE, first_process
 from forkyard.workspace.drivers.root_tree import ensure_root, is_copied
@@ -142,6 +142,7 @@ def sandbox_document(spec: SandboxSpec, layout: Layout, runtime: str) -> Documen
         "processors": processors,
         "network": spec.network.value,
         "gateway": _gateway(spec, layout),
+        "egress": _egress(spec, layout),
         "filters": [program.hex() for program in filters(spawner=True, root=_root_kind(spec))],
         "root": _image_root(layout.roots, spec.network, spec.providers)
         if is_image
@@ -180,15 +181,23 @@ def _root_capabilities(spec: SandboxSpec) -> int:
 
 
 def _gateway(spec: SandboxSpec, layout: Layout) -> Document | None:
-    if spec.network is not NetworkPolicy.GATEWAY:
+    if spec.network not in (NetworkPolicy.GATEWAY, NetworkPolicy.ALLOWLIST) or not spec.providers:
         return None
     return {"socket": str(layout.gateway_socket), "providers": list(spec.providers)}
+
+
+def _egress(spec: SandboxSpec, layout: Layout) -> Document | None:
+    if spec.network is not NetworkPolicy.ALLOWLIST:
+        return None
+    return {"socket": str(layout.egress_socket), "allow": list(spec.allow)}
 
 
 @functools.cache
 def _host_root(network: NetworkPolicy, providers: tuple[str, ...]) -> tuple[HostEntry, ...]:
     # Read once per server: hundreds of small files of /etc would cost each start milliseconds.
     hosts = {name: address_of(index) for index, name in enumerate(providers)}
+    if network is NetworkPolicy.ALLOWLIST:
+        hosts[EGRESS] = EGRESS_PLACE[0]
     return host_root(network=network, hosts=hosts)
 
 

@@ -1,0 +1,1 @@
+"""The allowlist's proxy: a process of its own, without keys, that lets named hosts in."""
