@@ -364,7 +364,7 @@ kind: Template
         (f"spec: {{runtime: {{tasks: [{{{LATER}, type: POST_START}}]}}}}", "who could read it"),
         ("spec: {network: {build: allowlist}}", "names of the hosts"),
         ("spec: {network: {allow: [a.org]}}", "allowlist only"),
-        ("spec: {network: {build: allowlist, allow: ['*']}}", "no name of a host"),
+        ("spec: {network: {build: allowlist, allow: ['*']}}", "may have a *"),
         ("spec: {network: {workspace: gateway}}", "is for attempts"),
         ("spec: {limit: {storage: {hard: true, inodes: 100}}}", "needs megabytes"),
         ("spec: {limit: {storage: {}}}", "is missing"),
