@@ -69,6 +69,12 @@ def reach(host: str, port: int) -> Callable[[], None]:
     return action
 
 
+def sys_holds() -> str:
+    found = [f"{folder}/{name}" for folder, _, names in os.walk("/sys") for name in names]
+    allowed = "/sys/devices/system/cpu/"
+    return "yes" if all(path.startswith(allowed) for path in found) else " ".join(found[:3])
+
+
 attempt("write core_pattern", lambda: rewrite("/proc/sys/kernel/core_pattern"))
 attempt("write hostname", lambda: rewrite("/proc/sys/kernel/hostname"))
 attempt("write sysrq", lambda: open("/proc/sysrq-trigger", "w").close())
@@ -85,7 +91,7 @@ attempt("read kmsg", lambda: read("/proc/kmsg"))
 attempt("environment of process 1", lambda: read("/proc/1/environ"))
 attempt("memory of process 1", lambda: read("/proc/1/mem"))
 attempt("root of process 1", lambda: "ok" if os.listdir("/proc/1/root") else "empty")
-attempt("sys is absent", lambda: "empty" if not os.listdir("/sys") else "READ")
+attempt("sys holds processors alone", sys_holds)
 attempt("mount tmpfs", lambda: call(libc.mount, b"none", b"/tmp", b"tmpfs", 0, b""))
 attempt("umount proc", lambda: call(libc.umount2, b"/proc", 2))
 attempt("unshare user", lambda: call(libc.unshare, 0x10000000))
@@ -166,4 +172,68 @@ outcomes["interfaces"] = " ".join(
     sorted(line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line)
 )
 outcomes["process 1"] = open("/proc/1/comm").read().strip()
+
+
+def look_up() -> str:
+    try:
+        socket.getaddrinfo("example.org", 443)
+    except socket.gaierror:
+        return "EAI"
+    return "FOUND"
+
+
+def fill() -> None:
+    try:
+        with open("/tmp/full", "wb") as file:
+            file.writelines(bytes(1 << 20) for _ in range(1 << 14))
+    finally:
+        os.unlink("/tmp/full")
+
+
+def in_child(action: Callable[[], None]) -> str:
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except MemoryError:
+            os.write(write_end, b"MemoryError")
+        except OSError as error:
+            os.write(write_end, errno.errorcode[error.errno or 0].encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with open(read_end, "rb") as told:
+        words = told.read().decode()
+    _, status = os.waitpid(child, 0)
+    return "killed" if os.WIFSIGNALED(status) else words or "ok"
+
+
+def fork_without_end() -> None:
+    children = []
+    try:
+        for _ in range(4096):
+            child = os.fork()
+            if child == 0:
+                os.execv("/bin/sleep", ["sleep", "60"])
+            children.append(child)
+    finally:
+        for child in children:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+
+def take_memory() -> None:
+    bytearray(b"x" * (1 << 30))
+
+
+rows = [line.split() for line in open("/proc/self/uid_map")]
+outcomes["uid_map"] = " ".join(f"{row[0]}+{row[2]}" for row in rows)
+outcomes["user in the id map"] = "FOUND" if any(row[1] == "0" for row in rows) else "none"
+attempt("look a name up", look_up)
+abstract = socket.socket(socket.AF_UNIX)
+attempt("reach an abstract socket", lambda: abstract.connect("\0" + sys.argv[2]))
+attempt("fill tmp", fill)
+attempt("fork without end", lambda: in_child(fork_without_end))
+attempt("take memory without end", lambda: in_child(take_memory))
 print(json.dumps(outcomes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
 from forkyard.promotion.plan import Entry, Plan, parents
 from forkyard.promotion.record import Kept
@@ -70,7 +71,8 @@ def create_link(folder: int, name: bytes, text: bytes, *, owner: tuple[int, int]
     os.symlink(text, name, dir_fd=folder)
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if (found.st_uid, found.st_gid) != owner:
-        os.chown(name, *owner, dir_fd=folder, follow_symlinks=False)
+        with _where_there_is_such_an_owner():
+            os.chown(name, *owner, dir_fd=folder, follow_symlinks=False)
 
 
 def create_folder(folder: int, name: bytes, *, owner: tuple[int, int], mode: int) -> None:
@@ -87,7 +89,18 @@ def create_folder(folder: int, name: bytes, *, owner: tuple[int, int], mode: int
 def _give(descriptor: int, owner: tuple[int, int]) -> None:
     found = os.fstat(descriptor)
     if (found.st_uid, found.st_gid) != owner:
-        os.fchown(descriptor, *owner)
+        with _where_there_is_such_an_owner():
+            os.fchown(descriptor, *owner)
+
+
+@contextlib.contextmanager
+def _where_there_is_such_an_owner() -> Iterator[None]:
+    """Leave a file with the user where a rootless server cannot name whose it was."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def remove_folder(tree: Tree, path: bytes) -> None:
