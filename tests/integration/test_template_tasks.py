@@ -118,6 +118,30 @@ async def test_no_secret_is_left_anywhere_when_a_private_template_was_built(
     await here.workspaces.delete(fork.id)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        'echo "//registry/:_authToken=$TOKEN" > ~/.npmrc',
+        'printf %s "$TOKEN" | base64 > /workspace/coded',
+        'ln -s "$TOKEN" /workspace/link',
+        'mkdir -p "/workspace/a/$TOKEN"',
+    ],
+)
+async def test_a_build_fails_when_a_task_leaves_its_secret_behind(
+    here: Station, command: str
+) -> None:
+    """In a file, coded, in a link or a name; nothing of the build stays."""
+    task = TemplateTask(name="deps", run=command, secrets={"TOKEN": "npm.token"})
+    await here.templates.apply("t", TemplateSpec(tasks=(task,), network=CLOSED))
+    with pytest.raises(WorkspaceError, match=r"task deps left secret npm\.token in /"):
+        await here.templates.build("t")
+    failed = here.templates.get("t")
+    assert failed.failure is not None
+    assert (failed.failure.word, failed.failure.task) == ("task", "deps")
+    assert holders(here.layout.home) == []
+    assert here.left()["layers"] == []
+
+
 async def test_tasks_of_a_life_run_when_a_workspace_starts_and_stops(here: Station) -> None:
     """A service is there before the first command and after each start; the stop flushes."""
     spec = TemplateSpec(

@@ -19,6 +19,7 @@ from forkyard.model.ids import ExecId, WorkspaceId, new_exec_id
 from forkyard.model.workspace import OnFailure, TaskType, TemplateTask
 from forkyard.workspace.build_log import BuildLog
 from forkyard.workspace.build_steps import StepError
+from forkyard.workspace.kept_secrets import find_secrets
 from forkyard.workspace.life_tasks import outcome
 from forkyard.workspace.task_records import TaskRecord
 from forkyard.workspace.workspaces import Workspaces
@@ -64,6 +65,29 @@ class BuildTasks:
             await self._end_background()
         for one in self._background:
             self._judge(one.task, one.number, one.work.result())
+
+    async def refuse_kept_secrets(self, tasks: tuple[TemplateTask, ...]) -> None:
+        """Look through what was written, once the workspace is stopped, for the tasks' secrets.
+
+        Raises:
+            StepError: There is one: it would be in every fork.
+        """
+        users = {name: task.name for task in tasks for name in task.secrets.values()}
+        if not users:
+            return
+        values = {name: self.secret(name) for name in users}
+        upper = self.layout.upper(self.workspace)
+        found = await asyncio.to_thread(find_secrets, upper, values)
+        if not found:
+            return
+        name, path = found[0]
+        self.log.say("secrets were left behind: " + ", ".join(f"{n} in {p}" for n, p in found))
+        error = WorkspaceError(
+            f"cannot build template {self.template}: task {users[name]} left secret {name} in"
+            f" {path}, which every fork would have",
+            hint="Remove the file at the end of that task, or pass the secret by another way.",
+        )
+        raise StepError("task", error, task=users[name])
 
     async def _begin(self, task: TemplateTask, number: int) -> None:
         identity = new_exec_id()

@@ -333,6 +333,7 @@ class Templates:
                 reached = await self._workspaces.egress.connections(workspace, is_over=True)
                 for line in connection_lines(reached):
                     log.say(line)
+            await step("task", tasks.refuse_kept_secrets(spec.tasks))
         await step("snapshot", self._snapshots.take(pending, workspace))
         await self._workspaces.delete(workspace)
 
