@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import forkyard
-from benchmarks import engines, gateway, ours, trees
+from benchmarks import engines, gateway, ours, rootless, storage, trees
 from benchmarks.measure import Timed, in_pairs, tell
 
 LEAST_PAIRS = 10
@@ -24,7 +24,7 @@ WORK = "/var/tmp"
 FIRST_COMMAND = ("ls", "/workspace/repo")
 ROWS = ("fork-vs-docker", "fork-vs-podman", "exec-vs-docker", "exec-vs-podman",
         "64-forks-by-8", "fork-100k-by-2k-files", "collect-100k-by-2k-files",
-        *gateway.ROWS)  # fmt: skip
+        *storage.ROWS, *gateway.ROWS)  # fmt: skip
 
 
 class Bench:
@@ -34,9 +34,14 @@ class Bench:
         """Keep both."""
         self.pairs: int = options.pairs
         self.as_json: bool = options.json
+        self.is_rootless: bool = options.mode == "rootless"
         self.rows: frozenset[str] = frozenset(options.only or ROWS)
+        if self.is_rootless:
+            # Docker and podman are run by root; the gateway is the same one.
+            self.rows -= {*ROWS[:4], *gateway.ROWS}
         self.missed = 0
         self._folder = folder
+        self._made: dict[int, tuple[str, Path]] = {}
 
     def wants(self, *rows: str) -> bool:
         """Say whether any of these rows was asked for."""
@@ -51,10 +56,12 @@ class Bench:
 
     async def snapshot(self, client: forkyard.Client, files: int) -> tuple[str, Path]:
         """Make the repository of so many files, and a snapshot of it."""
-        repository = self.repository(files)
-        name = f"tree-{files}"
-        await ours.prepare(client, name, repository)
-        return name, repository
+        if files not in self._made:
+            repository = self.repository(files)
+            name = f"tree-{files}"
+            await ours.prepare(client, name, repository)
+            self._made[files] = name, repository
+        return self._made[files]
 
     async def row(
         self,
@@ -91,7 +98,7 @@ async def measure(bench: Bench, folder: Path) -> None:
         return
     async with ours.serving(folder / "home") as client:
         report = await client.doctor()
-        ours.refuse_unprotected(report)
+        ours.refuse_unprotected(report, is_rootless=bench.is_rootless)
         told = {"sandbox": report.digest, "runtime": report.runtime, **report.protections}
         if bench.as_json:
             print(json.dumps({"configuration": told}), flush=True)
@@ -101,6 +108,8 @@ async def measure(bench: Bench, folder: Path) -> None:
             await _against_engines(bench, client, folder)
         if bench.wants(*ROWS[5:7]):
             await _growth(bench, client)
+        if bench.wants(*storage.ROWS):
+            await storage.measure(bench, client, folder / "home")
 
 
 async def _against_engines(bench: Bench, client: forkyard.Client, folder: Path) -> None:
@@ -179,6 +188,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="pairs per row")
     parser.add_argument("--only", action="append", choices=ROWS, help="this row; may be repeated")
+    parser.add_argument(
+        "--mode",
+        choices=("root", "rootless"),
+        default="root",
+        help="as whom our side runs; rootless leaves out what root's engines do",
+    )
     parser.add_argument("--folder", default=WORK, help="where to work; on a real disk")
     options = parser.parse_args()
     if options.pairs < 1:
@@ -186,7 +201,9 @@ def main() -> int:
     if options.pairs < LEAST_PAIRS:
         engines.say(f"{options.pairs} pairs are for trying only; {LEAST_PAIRS} make a figure")
     if os.geteuid() != 0:
-        parser.error("needs root, as sandboxes of this version do")
+        parser.error("needs root, to make an ordinary user or to run engines")
+    if options.mode == "rootless" and not rootless.is_entered():
+        return rootless.run_as_ordinary_user(sys.argv[1:], Path(options.folder))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it cleans up then too
     folder = Path(tempfile.mkdtemp(prefix="forkyard-bench-", dir=options.folder))
     folder.chmod(0o755)

@@ -34,6 +34,7 @@ PROTECTIONS = frozenset(
 )
 _WATCHED_IS_FINE = "disk limit"
 """Few file systems enforce one; doctor says so and SECURITY.md too."""
+_NOT_ROOTLESS = ("cgroups", "memory limit", "cpu limit", "process limit", "hard disk limit")
 _VOLATILE = {"tmpfs", "ramfs"}
 _STOP_SECONDS = 60.0
 
@@ -66,8 +67,11 @@ def _refuse_memory(folder: Path) -> None:
         raise SystemExit(f"cannot measure in {folder}: it is {kind}; name a folder on a disk")
 
 
-def refuse_unprotected(report: DoctorReport) -> None:
-    """End the benchmark where anything that protects is missing: such figures say nothing."""
+def refuse_unprotected(report: DoctorReport, *, is_rootless: bool = False) -> None:
+    """End the benchmark where anything that protects is missing: such figures say nothing.
+
+    An ordinary user has no cgroups here, and so no limits that the kernel holds; it is told.
+    """
     missing = [*report.problems]
     missing += [
         f"{name} is not told of" for name in sorted(PROTECTIONS - report.protections.keys())
@@ -75,7 +79,8 @@ def refuse_unprotected(report: DoctorReport) -> None:
     missing += [
         f"{name}: {value}"
         for name, value in report.protections.items()
-        if name != _WATCHED_IS_FINE and (value == "none" or value.startswith("not "))
+        if name not in (_WATCHED_IS_FINE, *(_NOT_ROOTLESS if is_rootless else ()))
+        and (value == "none" or value.startswith("not "))
     ]
     if not report.digest:
         missing.append("the sandbox configuration has no digest")
@@ -99,7 +104,7 @@ async def fork_and_run(client: forkyard.Client, template: str, command: Sequence
     async with client.workspaces.run(template=template) as workspace:
         outcome = await workspace.exec(list(command))
         seconds = time.perf_counter() - begin
-    _must(outcome.exit_code == 0, f"{command} exited {outcome.exit_code}: {outcome.detail}")
+    must(outcome.exit_code == 0, f"{command} exited {outcome.exit_code}: {outcome.detail}")
     return seconds
 
 
@@ -109,7 +114,7 @@ async def forks_at_once(client: forkyard.Client, template: str, count: int) -> f
     async def one() -> forkyard.Workspace:
         workspace = await client.workspaces.create(template=template, ephemeral=True)
         outcome = await workspace.exec(["true"])
-        _must(outcome.exit_code == 0, f"true exited {outcome.exit_code}: {outcome.detail}")
+        must(outcome.exit_code == 0, f"true exited {outcome.exit_code}: {outcome.detail}")
         return workspace
 
     begin = time.perf_counter()
@@ -124,7 +129,7 @@ async def exec_in(workspace: forkyard.Workspace) -> float:
     begin = time.perf_counter()
     outcome = await workspace.exec(["true"])
     seconds = time.perf_counter() - begin
-    _must(outcome.exit_code == 0, f"true exited {outcome.exit_code}: {outcome.detail}")
+    must(outcome.exit_code == 0, f"true exited {outcome.exit_code}: {outcome.detail}")
     return seconds
 
 
@@ -135,17 +140,18 @@ async def collect(client: forkyard.Client, template: str) -> float:
         changed = [path_of(number * 200) for number in range(COLLECTED)]
         script = 'for path; do echo "changed = True" >>"$path" || exit; done'
         outcome = await workspace.exec(["sh", "-c", script, "sh", *changed])
-        _must(outcome.exit_code == 0, f"the changes failed: {outcome.stderr!r}")
+        must(outcome.exit_code == 0, f"the changes failed: {outcome.stderr!r}")
         await workspace.stop()
         begin = time.perf_counter()
         patch = await workspace.patch()
         seconds = time.perf_counter() - begin
-        _must(sorted(patch.files) == sorted(changed), f"collected {patch.files}")
+        must(sorted(patch.files) == sorted(changed), f"collected {patch.files}")
     finally:
         await workspace.delete()
     return seconds
 
 
-def _must(holds: bool, otherwise: str) -> None:
+def must(holds: bool, otherwise: str) -> None:
+    """End the benchmark where something is not as it must be."""
     if not holds:
         raise SystemExit(f"cannot measure: {otherwise}")

@@ -62,12 +62,27 @@ class OrdinaryUser:
         if refused_call is not None:
             wrapped = ["env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-B", "-c", _REFUSE]
             wrapped.append(str(refused_call))
-        return self.as_root(
-            *wrapped, "setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups",
+        command = self._as_him(*argv, directory=directory, variables=variables)
+        return self._finish(self._inside(*wrapped, *command))
+
+    def command(
+        self,
+        *argv: str | Path,
+        directory: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Give the command line by which root runs a command as he does."""
+        return self._inside(*self._as_him(*argv, directory=directory, variables=variables))
+
+    def _as_him(
+        self, *argv: str | Path, directory: Path | None, variables: Mapping[str, str] | None
+    ) -> list[str | Path]:
+        return [
+            "setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups",
             "env", "-i", *(f"{name}={value}" for name, value in self.variables.items()),
             *(f"{name}={value}" for name, value in (variables or {}).items()),
             "sh", "-c", 'cd "$0" && exec "$@"', directory or self.home, *argv,
-        )  # fmt: skip
+        ]  # fmt: skip
 
     @property
     def variables(self) -> dict[str, str]:
@@ -108,8 +123,15 @@ class OrdinaryUser:
 
     def as_root(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command as root where he lives."""
+        return self._finish(self._inside(*argv))
+
+    def _inside(self, *argv: str | Path) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *map(str, argv)]
+
+    @staticmethod
+    def _finish(argv: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *argv],
+            argv,
             check=False,
             capture_output=True,
             text=True,
