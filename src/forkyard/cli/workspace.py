@@ -256,8 +256,9 @@ def show(workspace_id: str, *, as_json: bool) -> None:
 @workspace.command(epilog="\b\nExample:\n  forkyard workspace logs ws_77aa")
 @click.argument("workspace_id", metavar="W", shell_complete=complete)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the newest command is over.")
+@click.option("--task", metavar="NAME", help="Of this task of the template, in the newest start.")
 @json_option
-def logs(workspace_id: str, *, follow: bool, as_json: bool) -> None:
+def logs(workspace_id: str, task: str | None, *, follow: bool, as_json: bool) -> None:
     """Show what the newest command in a workspace printed; with --json: all its commands."""
 
     async def conversation(client: Client) -> None:
@@ -266,8 +267,10 @@ def logs(workspace_id: str, *, follow: bool, as_json: bool) -> None:
         if as_json:
             write_json(execs)
             return
+        execs = [one for one in execs if one.task.partition(" ")[2] == (task or "")]
         if not execs:
-            progress("No command has been run in it yet.")
+            what = "No command" if task is None else f"No task {task}"
+            progress(f"{what} has been run in it yet.")
             return
         for stream, target in (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer)):
             await stream_out(found.output(execs[-1].id, stream=stream, follow=follow), target)

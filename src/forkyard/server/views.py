@@ -194,13 +194,18 @@ def exec_view(row: Exec, stdout: str | None = None, stderr: str | None = None) -
     result = row.result
     if result is None:
         return ExecInfo(
-            id=row.id, workspace=row.workspace, state=row.state.value, created_at=row.created_at
+            id=row.id,
+            workspace=row.workspace,
+            state=row.state.value,
+            created_at=row.created_at,
+            task=row.spec.task,
         )
     return ExecInfo(
         id=row.id,
         workspace=row.workspace,
         state=row.state.value,
         created_at=row.created_at,
+        task=row.spec.task,
         stop_reason=result.stop_reason,
         exit_code=result.exit_code,
         elapsed_seconds=result.elapsed_seconds,

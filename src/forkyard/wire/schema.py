@@ -369,6 +369,8 @@ class ExecInfo(AnswerModel):
     workspace: str
     state: Literal["running", "ended"]
     created_at: str | None = None
+    task: Text = ""
+    """The template's task that it is, such as `POST_START db`."""
     stop_reason: str | None = None
     exit_code: int | None = None
     elapsed_seconds: float | None = None
