@@ -35,3 +35,11 @@ def complete(
     with contextlib.suppress(ForkyardError, OSError, TimeoutError):
         return asyncio.run(names())
     return []
+
+
+def complete_copy(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Give workspaces with the colon that a path inside follows, and files here."""
+    found = complete(ctx, parameter, incomplete)
+    return [CompletionItem("", type="file"), *(CompletionItem(f"{one.value}:/") for one in found)]

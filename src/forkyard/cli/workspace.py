@@ -10,6 +10,7 @@ import click
 from forkyard.cli import live
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.completion import complete
+from forkyard.cli.copy import cp
 from forkyard.cli.forward import forward
 from forkyard.cli.output import (
     age,
@@ -36,7 +37,7 @@ def workspace() -> None:
     """Isolated, mutable copies of a snapshot."""
 
 
-for one in (live.exec_, live.shell, forward):
+for one in (live.exec_, live.shell, cp, forward):
     workspace.add_command(one)
 
 

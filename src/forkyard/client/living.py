@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import posixpath
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
 
 from forkyard.client.connection import Connection
+from forkyard.client.copy import (
+    MOST_BYTES,
+    Copied,
+    Incoming,
+    IncomingTar,
+    batches,
+    outgoing,
+    outgoing_tar,
+    report_of,
+)
 from forkyard.client.forward import forwarded
 from forkyard.client.live import LiveExec, opened
 from forkyard.client.resources import part
-from forkyard.errors import ForkyardError
+from forkyard.client.results import ExecOutcome
+from forkyard.errors import ForkyardError, WorkspaceError
 from forkyard.model.ids import new_exec_id
 from forkyard.wire.errors import request_of
 from forkyard.wire.schema import ExecInfo, ExecRequest, LifetimeRequest, WorkspaceInfo
@@ -83,6 +98,99 @@ class Living:
         async with opened(self._connection, self.id, request) as one:
             yield one
 
+    async def get(
+        self, path: str, target: str | Path | IO[bytes], *, most_bytes: int = MOST_BYTES
+    ) -> Copied:
+        """Copy a file or folder out of it; the sandbox is started if it is not running.
+
+        Args:
+            path: Inside, absolute.
+            target: A folder here, or the name to give it here; or a stream that gets it as tar.
+            most_bytes: Of content; past that the copy ends with an error.
+
+        Returns:
+            What was copied, and what was left out: links that lead out of it, what is no file.
+
+        Raises:
+            ConflictError: There is no such folder here.
+            WorkspaceError: It is not there, larger than the limit, or the disk is full.
+
+        Cancellation:
+            Ended inside, too; files here are whole or not there.
+        """
+        name = posixpath.basename(path.rstrip("/")) or "workspace"
+        incoming = (
+            Incoming(str(target), name, most_bytes)
+            if isinstance(target, str | Path)
+            else IncomingTar(target, name, most_bytes)
+        )
+        trouble = bytearray()
+        try:
+            async with opened(self._connection, self.id, self._copy("out", path)) as one:
+                try:
+                    async for stream, chunk in one.output():
+                        if stream == "stdout":
+                            await asyncio.to_thread(incoming.feed, chunk)
+                        else:
+                            trouble += chunk
+                except BaseException:
+                    await asyncio.shield(one.kill())
+                    raise
+                outcome = await one.outcome(stderr=bytes(trouble))
+        finally:
+            copied = incoming.close()
+        _check(outcome, f"copy {path} out of {self.id}")
+        return copied
+
+    async def put(self, source: str | Path | IO[bytes], path: str) -> Copied:
+        """Copy a file or folder of this machine into it; the sandbox is started if need be.
+
+        What is written belongs to the workspace's user.
+
+        Args:
+            source: A path here; or a stream with a tar archive, which goes into a folder.
+            path: Inside, absolute: a folder, or the name to give it.
+
+        Returns:
+            What was copied, and what was left out: what is no file, folder or link.
+
+        Raises:
+            WorkspaceError: It is not there, or does not fit.
+
+        Cancellation:
+            Ended inside, too; files there are whole or not there.
+        """
+        pieces = outgoing(str(source)) if isinstance(source, str | Path) else outgoing_tar(source)
+        report, trouble = bytearray(), bytearray()
+        async with opened(self._connection, self.id, self._copy("in", path)) as one:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    feeding = group.create_task(one.feed(batches(pieces)))
+                    async for stream, chunk in one.output():
+                        (report if stream == "stdout" else trouble).extend(chunk)
+                    feeding.cancel()
+            except BaseException as error:
+                await asyncio.shield(one.kill())
+                if isinstance(error, BaseExceptionGroup):
+                    raise error.exceptions[0] from None
+                raise
+            outcome = await one.outcome(stderr=bytes(trouble))
+        _check(outcome, f"copy into {path} of {self.id}")
+        return report_of(bytes(report))
+
+    @staticmethod
+    def _copy(direction: str, path: str) -> ExecRequest:
+        return request_of(
+            ExecRequest,
+            id=new_exec_id(),
+            argv=["forkyard-copy", direction, path],
+            working_directory="/",
+            has_input=direction == "in",
+            attended=True,
+            copy_path=path,
+            copy_direction=direction,
+        )
+
     async def look(self) -> WorkspaceInfo:
         """Ask how it is now, with what it takes on disk and how long it has been idle."""
         self.info = await self._connection.ask(
@@ -134,3 +242,10 @@ class Living:
         wanted = ports or tuple(range(first, first + count))
         async with forwarded(self._connection, self.id, wanted, on_trouble) as found:
             yield found
+
+
+def _check(outcome: ExecOutcome, what: str) -> None:
+    if outcome.succeeded:
+        return
+    reason = outcome.stderr.decode("utf-8", "replace").strip() or outcome.detail
+    raise WorkspaceError(f"cannot {what}: {reason or outcome.stop_reason}")

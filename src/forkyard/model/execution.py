@@ -48,6 +48,8 @@ class ExecSpec:
     """Whether somebody is about to attach who wants its output from the first byte on."""
     task: str = ""
     """The template's task that it is, such as ``POST_START db``; nobody else asked for it."""
+    copy: tuple[str, str] | None = None
+    """Nothing is executed, but files are copied: `out` or `in`, and a path inside."""
     terminal: tuple[int, int] | None = None
     """Rows and columns of a terminal of its own; output is then one stream."""
 

@@ -54,6 +54,9 @@ async def create_exec(call: Call) -> bytes:
         has_input=body.has_input,
         attended=body.attended,
         terminal=None if body.terminal is None else (body.terminal.rows, body.terminal.columns),
+        copy=None if body.copy_path is None else (body.copy_direction, body.copy_path),
+        # What is copied goes to whoever copies, and is not kept.
+        output_bytes=None if body.copy_path is None else 0,
     )
     return exec_bytes(services, row)
 

@@ -132,7 +132,9 @@ async def attach(call: Call) -> Response:
             line.writer.write(chunk)
             await line.writer.drain()
 
-    output = masked(line, services.masker, is_terminal=row.spec.terminal is not None)
+    # A file that is copied comes as it is; its copy would be damaged, not made safe.
+    masker = services.masker if row.spec.copy is None else Masker()
+    output = masked(line, masker, is_terminal=row.spec.terminal is not None)
     return Duplex(output, sink, close)
 
 

@@ -97,6 +97,8 @@ class WorkspaceService(Protocol):
         has_input: bool = False,
         attended: bool = False,
         terminal: tuple[int, int] | None = None,
+        copy: tuple[str, str] | None = None,
+        output_bytes: int | None = None,
     ) -> Exec:
         """Run a command to its end, or attach to the exec of that id."""
         ...

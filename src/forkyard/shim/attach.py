@@ -249,6 +249,10 @@ class Attachments:
         else:
             self.listen(one)
 
+    def is_awaited(self, one: RunningExec) -> bool:
+        """Say whether an exec's output, and so its end, waits for somebody who wants it all."""
+        return one.id in self._held and one.result is None and one.kill_at is None
+
     def attach(self, connection: socket.socket, one: RunningExec | None) -> bool:
         """Attach a connection to an exec; False: it is refused, and stays the caller's."""
         if one is None or one.result is not None:

@@ -212,6 +212,7 @@ class RunningExec:
             file_bytes=spec.get("file_bytes"),
             terminal=terminal,
             capabilities=capabilities,
+            copy=spec.get("copy"),
         )
         source = desk.null
         if spec.get("has_input", False) and not self.is_terminal:

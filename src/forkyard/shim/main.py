@@ -295,7 +295,7 @@ class Shim:
         self._tell(connection, {"op": "ended", "exec": name, "result": lost_result(name, detail)})
 
     def _settle(self, one: RunningExec) -> None:
-        if not one.finish():
+        if self._attachments.is_awaited(one) or not one.finish():
             return
         self._attachments.ended(one)
         for connection in self._waiting.pop(one.id, set()):

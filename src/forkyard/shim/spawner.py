@@ -23,7 +23,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-from forkyard.shim import kernel
+from forkyard.shim import copying, kernel
 from forkyard.shim.cgroups import Hierarchies, SandboxGroup
 from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message, receive_rights
@@ -63,6 +63,8 @@ class Command(NamedTuple):
     """RLIMIT_FSIZE, where a disk limit is set."""
     terminal: Sequence[int] | None = None
     """Rows and columns of a terminal of its own, in place of the three descriptors."""
+    copy: Sequence[str] | None = None
+    """Direction and path: nothing is executed, but files are copied (shim/copying.py)."""
     capabilities: int = 0
     """What it keeps: nothing, but as root of a workspace with an image."""
 
@@ -417,6 +419,8 @@ def _become(
             _give(channel, open_terminal(*message["terminal"]))
         stage = 1
         os.chdir(message["directory"])
+        if message["copy"] is not None:
+            _copy(channel, *message["copy"])
         stage = 2
         _execute(message["argv"], message["variables"])
     except OSError as error:
@@ -436,6 +440,13 @@ def _lower(limit: int, value: int) -> None:
     hard = resource.getrlimit(limit)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(limit, (value, value))
+
+
+def _copy(channel: socket.socket, direction: str, path: str) -> NoReturn:
+    """Copy in a command's place: with its rights and limits, in its group, in its file system."""
+    channel.close()  # it executes nothing that would
+    kernel.close_from(_ORDER)
+    os._exit(copying.serve(direction, path))
 
 
 def _give(channel: socket.socket, master: int) -> None:

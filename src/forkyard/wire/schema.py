@@ -341,6 +341,9 @@ class ExecRequest(RequestModel):
     """Whether who attaches may write to its standard input; else that is empty."""
     attended: bool = False
     """Whether somebody attaches at once, and wants its output from the first byte on."""
+    copy_path: Annotated[str, Field(pattern=r"^/", max_length=4096)] | None = None
+    """Files are copied out of this path or into it, instead of a command executed."""
+    copy_direction: Literal["out", "in"] = "out"
     terminal: TerminalSize | None = None
     """A terminal of its own; its output is one stream then."""
 
@@ -353,6 +356,7 @@ class ExecRequest(RequestModel):
         if not is_id(self.id) or not self.id.startswith("exec_"):
             raise ValueError("id must be exec_ and 6 to 32 hexadecimal digits")
         texts = [self.command or "", self.working_directory or "", *(self.argv or [])]
+        texts.append(self.copy_path or "")
         if any("\0" in text for text in (*texts, *self.variables, *self.variables.values())):
             raise ValueError("a command cannot hold a NUL character")
         if any(not name or "=" in name for name in self.variables):

@@ -449,6 +449,7 @@ class Workspaces:
         has_input: bool = False,
         attended: bool = False,
         terminal: tuple[int, int] | None = None,
+        copy: tuple[str, str] | None = None,
         task: str = "",
         secrets: Mapping[str, str] | None = None,
     ) -> Exec:
@@ -468,6 +469,7 @@ class Workspaces:
             has_input: Whether who attaches may write to its standard input.
             attended: Whether somebody attaches who wants its output from the first byte on.
             terminal: Rows and columns of a terminal of its own.
+            copy: `out` or `in`, and a path: files are copied instead of a command executed.
             task: The template's task that it is.
             secrets: Variables that no journal holds.
 
@@ -511,6 +513,7 @@ class Workspaces:
                 has_input=has_input,
                 attended=attended,
                 terminal=terminal,
+                copy=copy,
                 task=task,
             ),
             secrets=secrets,

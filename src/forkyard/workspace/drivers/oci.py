@@ -354,6 +354,7 @@ def exec_document(spec: ExecSpec, *, disk_bytes: int | None) -> Document:
         "file_bytes": disk_bytes,
         "has_input": spec.has_input,
         "attended": spec.attended,
+        "copy": None if spec.copy is None else list(spec.copy),
         "terminal": None if spec.terminal is None else list(spec.terminal),
     }
 

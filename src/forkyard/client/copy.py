@@ -1,0 +1,270 @@
+"""Copying between this machine and a workspace: the end that is here, as the user who asks.
+
+What comes out of a workspace is hostile: names, links, sizes. It is written by `TreeWriter`, past
+no link, each file whole and then moved into its place; what cannot be is left out and told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+from forkyard.errors import ConflictError, ForkyardError, WorkspaceError
+from forkyard.shim import copying
+from forkyard.shim.copying import CopyError, TreeWriter
+
+MOST_BYTES = 64 * 1024**3
+"""Of content in one copy out of a workspace, unless more is asked for."""
+BATCH_BYTES = 256 * 1024
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a copy did."""
+
+    files: int = 0
+    size_bytes: int = 0
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Path and reason of everything that was not copied."""
+
+
+async def batches(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Give what an iterator that blocks gives, in larger pieces."""
+
+    def more() -> bytes:
+        batch = bytearray()
+        for piece in pieces:
+            batch += piece
+            if len(batch) >= BATCH_BYTES:
+                break
+        return bytes(batch)
+
+    while batch := await asyncio.to_thread(more):
+        yield batch
+
+
+def outgoing(source: str) -> Iterator[bytes]:
+    """Give the stream of something on this machine, after the line that names it.
+
+    Raises:
+        ForkyardError: It is not there, or cannot be read.
+    """
+    head, tail = os.path.split(source.rstrip("/") or "/")
+    if tail in ("", ".", ".."):
+        head, tail = os.path.split(os.path.realpath(source))
+    try:
+        folder = os.open(head or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _cannot("copy", source, error.strerror or str(error)) from error
+    try:
+        yield json.dumps({"name": tail or None}).encode() + b"\n"
+        yield from copying.read_tree(folder, tail or ".", is_followed=source.endswith("/"))
+    except CopyError as error:
+        raise _cannot("copy", source, str(error)) from error
+    finally:
+        os.close(folder)
+
+
+def outgoing_tar(stream: IO[bytes]) -> Iterator[bytes]:
+    """Give the stream of a tar archive, whose members go into a folder."""
+    yield json.dumps({"name": None}).encode() + b"\n"
+    yield copying.entry_record({"path": "", "kind": "folder", "mode": 0o755})
+    try:
+        with tarfile.open(fileobj=stream, mode="r|*") as archive:
+            for member in archive:
+                yield from _member(archive, member)
+    except (tarfile.TarError, EOFError) as error:
+        raise _cannot("copy", "-", f"what comes is no tar archive: {error}") from error
+    yield copying.entry_record({"kind": "end"})
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    path = "/".join(part for part in member.name.split("/") if part not in ("", "."))
+    if not path:
+        return
+    entry: copying.Entry = {
+        "path": path,
+        "mode": member.mode & 0o777,
+        "mtime": int(member.mtime * 1_000_000_000),
+    }
+    if member.isdir():
+        yield copying.entry_record({**entry, "kind": "folder"})
+    elif member.issym():
+        yield copying.entry_record({**entry, "kind": "link", "target": member.linkname})
+    elif member.isreg() and (content := archive.extractfile(member)) is not None:
+        yield copying.entry_record({**entry, "kind": "file", "size": member.size})
+        while chunk := content.read(copying.CHUNK_BYTES):
+            yield copying.record(copying.DATA, chunk)
+        yield copying.HEADER.pack(copying.FILE_END, 0)
+    else:
+        yield copying.entry_record(copying.left_out(path, "no file, folder or symbolic link"))
+
+
+class Incoming:
+    """The end of a copy out of a workspace that writes here."""
+
+    def __init__(self, target: str, name: str, most_bytes: int) -> None:
+        """Find the place.
+
+        Raises:
+            ConflictError: There is no folder to put it into.
+        """
+        self.copied = Copied()
+        try:
+            self._folder, place = copying.place(target, name)
+        except CopyError as error:
+            raise ConflictError(
+                f"cannot copy to {target}: {error}", hint="Make the folder first."
+            ) from error
+        self._target = target
+        self._writer = TreeWriter(
+            self._folder,
+            place,
+            note=lambda path, reason: self.copied.left_out.append((path or name, reason)),
+            keeps_links_inside=True,
+            most_bytes=most_bytes,
+        )
+
+    def feed(self, chunk: bytes) -> None:
+        """Write what comes.
+
+        Raises:
+            WorkspaceError: It cannot go on.
+        """
+        try:
+            self._writer.feed(chunk)
+        except CopyError as error:
+            raise _cannot("copy to", self._target, str(error)) from error
+
+    def close(self) -> Copied:
+        """Say what was copied; a file that is not whole is gone."""
+        self._writer.close()
+        os.close(self._folder)
+        self.copied.files, self.copied.size_bytes = self._writer.files, self._writer.size_bytes
+        return self.copied
+
+
+class IncomingTar:
+    """The end of a copy out of a workspace that writes a tar archive."""
+
+    def __init__(self, stream: IO[bytes], name: str, most_bytes: int) -> None:
+        """Write to a stream; members are below a name."""
+        self.copied = Copied()
+        self._stream, self._name = stream, name
+        self._left = most_bytes
+        self._rest = bytearray()
+        self._wanted = self._written = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Write what comes.
+
+        Raises:
+            WorkspaceError: It makes no sense, or is larger than the limit.
+        """
+        self._rest += chunk
+        while len(self._rest) >= copying.HEADER.size:
+            kind, size = copying.HEADER.unpack_from(self._rest)
+            follows = 0 if kind == copying.HOLE else size
+            end = copying.HEADER.size + follows
+            if follows > 4 * copying.CHUNK_BYTES:
+                raise _cannot("copy", self._name, "what comes is no copy of a tree")
+            if len(self._rest) < end:
+                return
+            content = bytes(memoryview(self._rest)[copying.HEADER.size : end])
+            del self._rest[:end]
+            self._take(kind, size, content)
+
+    def _take(self, kind: bytes, size: int, content: bytes) -> None:
+        if kind == copying.ENTRY:
+            self._enter(json.loads(content))
+        elif kind == copying.DATA:
+            self._write(content)
+        elif kind == copying.HOLE:
+            while size:
+                piece = min(size, BATCH_BYTES)
+                self._write(bytes(piece))
+                size -= piece
+        else:
+            self._pad()
+
+    def _enter(self, entry: copying.Entry) -> None:
+        self._pad()
+        path, kind = str(entry.get("path", "")), entry.get("kind")
+        if kind == "note":
+            self.copied.left_out.append((path or self._name, str(entry.get("reason", ""))[:200]))
+            return
+        if kind == "end":
+            return
+        info = tarfile.TarInfo(f"{self._name}/{path}" if path else self._name)
+        info.mode = int(entry.get("mode", 0o644)) & 0o777
+        info.mtime = max(0, int(entry.get("mtime", 0)) // 1_000_000_000)
+        if kind == "folder":
+            info.type = tarfile.DIRTYPE
+        elif kind == "link":
+            info.type, info.linkname = tarfile.SYMTYPE, str(entry.get("target", ""))
+        else:
+            info.size = self._wanted = max(0, int(entry.get("size", 0)))
+            self.copied.files += 1
+            if info.size > self._left:
+                raise _cannot("copy", info.name, "it is larger than the limit of this copy")
+        self._stream.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+
+    def _write(self, content: bytes) -> None:
+        content = content[: self._wanted - self._written]
+        self._written += len(content)
+        self._left -= len(content)
+        self.copied.size_bytes += len(content)
+        if self._left < 0:
+            raise _cannot("copy", self._name, "it is larger than the limit of this copy")
+        self._stream.write(content)
+
+    def _pad(self) -> None:
+        """End a file: one that became shorter while it was read is filled up, and that is told."""
+        missing = self._wanted - self._written
+        if missing:
+            self.copied.left_out.append((self._name, f"{missing} bytes of a file went meanwhile"))
+        while missing:
+            piece = min(missing, BATCH_BYTES)
+            self._stream.write(bytes(piece))
+            missing -= piece
+        self._stream.write(bytes(-self._wanted % tarfile.BLOCKSIZE))
+        self._wanted = self._written = 0
+
+    def close(self) -> Copied:
+        """End the archive and say what was copied."""
+        self._pad()
+        self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
+        self._stream.flush()
+        return self.copied
+
+
+def report_of(content: bytes) -> Copied:
+    """Read what the end inside says of a copy into a workspace."""
+    copied = Copied()
+
+    def note(path: str, reason: str) -> None:
+        copied.left_out.append((path, reason))
+
+    position = 0
+    while len(content) - position >= copying.HEADER.size:
+        _, size = copying.HEADER.unpack_from(content, position)
+        position += copying.HEADER.size
+        entry = json.loads(content[position : position + size])
+        position += size
+        if entry.get("kind") == "note":
+            note(str(entry.get("path", "")), str(entry.get("reason", "")))
+        else:
+            copied.files, copied.size_bytes = int(entry["files"]), int(entry["size"])
+    return copied
+
+
+def _cannot(verb: str, what: str, reason: str) -> ForkyardError:
+    return WorkspaceError(f"cannot {verb} {what}: {reason}")
+
+
+Taker = Callable[[bytes], None]
