@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
@@ -140,3 +141,63 @@ def test_secrets_are_kept_over_a_restart_and_told_by_the_sdk(home: Path) -> None
     assert VALUE not in repr(SecretRequest(value=VALUE))
     written = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
     assert not any(VALUE.encode() in content for content in written)
+
+
+ROTATE = """
+import sys
+from pathlib import Path
+from forkyard.base.clock import SystemClock
+from forkyard.store.secrets import Secrets
+Secrets(Path(sys.argv[1]), SystemClock()).rotate_key()
+"""
+
+
+@pytest.mark.parametrize("point", ["K01", "K02", "K02@2", "K02@3", "K03"])
+def test_every_value_opens_when_a_change_of_the_key_was_killed(tmp_path: Path, point: str) -> None:
+    """At any line, before and after the next process has ended what was begun."""
+    names = ("A", "B", "C")
+    store = Secrets(tmp_path, SystemClock())
+    for name in names:
+        store.set(name, VALUE + name)
+    old = (tmp_path / "key").read_bytes()
+
+    done = subprocess.run(
+        [sys.executable, "-c", ROTATE, tmp_path],
+        check=False,
+        env={**os.environ, "FORKYARD_FAILPOINT": point},
+        timeout=60,
+    )
+
+    assert done.returncode == -signal.SIGKILL
+    assert store.values() == {name: VALUE + name for name in names}
+    store.set("D", VALUE + "D")
+    store.finish_rotation()
+    assert store.values() == {name: VALUE + name for name in (*names, "D")}
+    assert (tmp_path / "key").read_bytes() != old
+    assert not (tmp_path / "key.new").exists()
+
+
+def test_key_is_changed_and_values_stay_when_it_is_asked_for(home: Path) -> None:
+    """By the command, in words and for programs."""
+    assert "no secrets" in secret("rotate-key").stdout
+    secret("set", NAME, stdin=VALUE)
+    old = (Layout(home).secrets / "key").read_bytes()
+
+    done = secret("rotate-key")
+
+    assert done.stdout == "1 value is sealed with a new key; the old one is gone.\n"
+    assert json.loads(secret("rotate-key", "--json").stdout) == {"secrets": 1}
+    assert (Layout(home).secrets / "key").read_bytes() != old
+    assert kept(home) == VALUE
+
+
+def test_problems_of_the_settings_are_told_when_a_secret_is_set(home: Path) -> None:
+    """The secret is kept; the file is named with its lines."""
+    Layout(home).gateway_settings.write_text("providers:\n  - {name: 1}\n")
+
+    done = secret("set", NAME, stdin=VALUE)
+
+    assert done.returncode == 0
+    assert "is set" in done.stdout
+    assert "gateway.yaml:2" in done.stderr
+    assert kept(home) == VALUE

@@ -62,6 +62,10 @@ def set_(
         write_json(info)
     else:
         say(f"Secret {clean(info.name)} is set: {info.id}")
+    if info.warnings:
+        progress("It is kept, and cannot be used before this is mended:")
+        for line in info.warnings:
+            progress(f"  {clean(line)}")
 
 
 def _value(name: str, from_file: str | None, from_env: str | None) -> str:
@@ -108,6 +112,24 @@ def list_(*, as_json: bool) -> None:
     )
     if not found:
         progress("No secrets yet; `forkyard secret set ANTHROPIC_API_KEY` keeps one.")
+
+
+@secret.command("rotate-key", epilog="\b\nExample:\n  forkyard secret rotate-key")
+@json_option
+def rotate_key(*, as_json: bool) -> None:
+    """Seal all values with a new key, for example after the old one was in a backup.
+
+    Values stay as they are; replace at the provider one that may have been read. Interrupted at any
+    moment nothing is lost, and the next start of the server ends what was begun.
+    """
+    done = talk(lambda client: client.secrets.rotate_key())
+    if as_json:
+        write_json(done)
+    elif done.secrets:
+        values = "1 value is" if done.secrets == 1 else f"{done.secrets} values are"
+        say(f"{values} sealed with a new key; the old one is gone.")
+    else:
+        say("There are no secrets, so there is no key to replace.")
 
 
 @secret.command(epilog="\b\nExample:\n  forkyard secret delete OPENAI_API_KEY")

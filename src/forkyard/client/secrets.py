@@ -7,7 +7,7 @@ from forkyard.client.resources import part
 from forkyard.errors import ConfigError
 from forkyard.model.secret import NAME_RULE, is_secret_name
 from forkyard.wire.schema import Nothing
-from forkyard.wire.secrets import SecretInfo, SecretRequest
+from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
 
 
 class Secrets:
@@ -17,7 +17,7 @@ class Secrets:
         """Keep the connection."""
         self._connection = connection
 
-    async def set(self, name: str, value: str) -> SecretInfo:
+    async def set(self, name: str, value: str) -> SecretKept:
         """Keep a value under a name, in place of an earlier one; a running gateway uses it at once.
 
         Raises:
@@ -26,7 +26,7 @@ class Secrets:
         return await self._connection.ask(
             "PUT",
             _path(name),
-            SecretInfo,
+            SecretKept,
             body=SecretRequest(value=_sendable(name, value)),
             may_repeat=True,
         )
@@ -34,6 +34,14 @@ class Secrets:
     async def list(self) -> list[SecretInfo]:
         """List secrets by name."""
         return await self._connection.ask_list("/v1/secrets", SecretInfo)
+
+    async def rotate_key(self) -> KeyRotation:
+        """Seal every value with a new key; the old one is gone afterwards.
+
+        Raises:
+            StoreError: A value cannot be opened, and would be lost: nothing is changed.
+        """
+        return await self._connection.ask("POST", "/v1/secret-key", KeyRotation)
 
     async def delete(self, name: str) -> None:
         """Remove a secret."""

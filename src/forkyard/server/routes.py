@@ -36,7 +36,7 @@ from forkyard.wire.schema import (
     WorkspaceInfo,
     WorkspaceRequest,
 )
-from forkyard.wire.secrets import SecretInfo, SecretRequest
+from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
 
 BYTES = "application/octet-stream"
 
@@ -103,8 +103,10 @@ ROUTES: tuple[Route, ...] = (
     _row("GET", "/v1/secrets", "List secrets, not their values", secrets.list_secrets,
          list[SecretInfo]),
     _row("PUT", "/v1/secrets/{name}", "Keep a value under a name", secrets.set_secret,
-         SecretInfo, SecretRequest),
+         SecretKept, SecretRequest),
     _row("DELETE", "/v1/secrets/{name}", "Remove a secret", secrets.delete_secret, Nothing),
+    _row("POST", "/v1/secret-key", "Seal all secrets with a new key", secrets.rotate_key,
+         KeyRotation),
     # templates
     _row("POST", "/v1/templates", "Keep a recipe under a name", spaces.apply_template,
          TemplateInfo, TemplateRequest, status=201),

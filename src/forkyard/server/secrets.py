@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from forkyard.base.masking import Masker
-from forkyard.errors import ForkyardError
+from forkyard.errors import ConfigError, ForkyardError, StoreError
 from forkyard.model.secret import Secret
 from forkyard.server.table import Call
 from forkyard.store.secrets import Secrets
 from forkyard.wire.schema import Nothing
-from forkyard.wire.secrets import SecretInfo, SecretRequest
+from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
 
 TELL_SECONDS = 10.0
 """Whoever must hear of a change and does not by then hears of it when it next asks."""
@@ -43,15 +43,18 @@ class SecretKeeper:
 
     async def load(self) -> None:
         """Mask what is there; call it before any output is shown or kept."""
+        try:
+            await asyncio.to_thread(self._store.finish_rotation)
+        except StoreError as error:
+            _LOG.warning("A change of the secrets' key is not at its end: %s", error.message)
         self._masker.replace(await asyncio.to_thread(self._store.values))
 
-    async def set(self, name: str, value: str) -> Secret:
-        """Keep a value; see `Secrets.set`."""
+    async def set(self, name: str, value: str) -> tuple[Secret, tuple[str, ...]]:
+        """Keep a value; see `Secrets.set`. Gives what keeps the gateway from using it, too."""
         async with self._lock:
             row = await asyncio.to_thread(self._store.set, name, value)
             self._masker.replace({name: value})
-            await self._tell()
-        return row
+            return row, await self._tell()
 
     async def list(self) -> tuple[Secret, ...]:
         """List secrets; see `Secrets.list`."""
@@ -63,21 +66,35 @@ class SecretKeeper:
             await asyncio.to_thread(self._store.delete, name)
             await self._tell()
 
-    async def _tell(self) -> None:
+    async def rotate_key(self) -> int:
+        """Seal every value with a new key; see `Secrets.rotate_key`."""
+        async with self._lock:
+            return await asyncio.to_thread(self._store.rotate_key)
+
+    async def _tell(self) -> tuple[str, ...]:
         if self._on_change is None:
-            return
+            return ()
         try:
             async with asyncio.timeout(TELL_SECONDS):
                 await self._on_change()
         except (ForkyardError, OSError) as error:
             _LOG.warning("A changed secret is not told yet: %s", type(error).__name__)
+            if isinstance(error, ConfigError):
+                return (error.message, *(str(one) for one in error.problems))
+            return ("the gateway could not be told of it yet",)
+        return ()
 
 
-async def set_secret(call: Call) -> SecretInfo:
+async def set_secret(call: Call) -> SecretKept:
     """Keep a value under a name."""
     value = call.asked(SecretRequest).value
-    row = await call.services.secrets.set(call.parameters["name"], value)
-    return SecretInfo.model_validate(row)
+    row, warnings = await call.services.secrets.set(call.parameters["name"], value)
+    return SecretKept.model_validate(row).model_copy(update={"warnings": list(warnings)})
+
+
+async def rotate_key(call: Call) -> KeyRotation:
+    """Seal every value with a new key."""
+    return KeyRotation(secrets=await call.services.secrets.rotate_key())
 
 
 async def list_secrets(call: Call) -> list[SecretInfo]:

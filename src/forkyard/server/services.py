@@ -247,8 +247,12 @@ class CandidateService(Protocol):
 class SecretService(Protocol):
     """Keeps keys by name; gives none of them back."""
 
-    async def set(self, name: str, value: str) -> Secret:
-        """Keep a value, in place of an earlier one."""
+    async def set(self, name: str, value: str) -> tuple[Secret, tuple[str, ...]]:
+        """Keep a value, in place of an earlier one; tell what keeps it from being used."""
+        ...
+
+    async def rotate_key(self) -> int:
+        """Seal every value with a new key; give how many there are."""
         ...
 
     async def list(self) -> tuple[Secret, ...]:

@@ -3,6 +3,7 @@ r"""Secrets at rest: one sealed file per name, and the key that seals them besid
 On-disk format (version 1), below `secrets/` in the state directory::
 
     key          32 random bytes, mode 0600
+    key.new      the same, while values are sealed anew: each then opens with one of the two
     NAME.json    {"format", "name", "id", "set_at", "nonce", "sealed"}, mode 0600
 
 A value is sealed with AES-256-GCM under a random nonce; format, name, id and time are bound to it,
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import os
 import secrets
@@ -23,18 +25,23 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from forkyard.base.clock import Clock
-from forkyard.base.durable import make_directory, sync_directory, write_file
+from forkyard.base.durable import failpoint, make_directory, sync_directory, write_file
 from forkyard.errors import ConfigError, NotFoundError, StoreError
 from forkyard.model.secret import NAME_RULE, Secret, is_secret_name, value_problem
 
 FORMAT = "forkyard-secret/1"
 KEY_NAME = "key"
+NEW_KEY_NAME = "key.new"
 SUFFIX = ".json"
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _MOST_FILE_BYTES = 64 * 1024
 _OTHERS = 0o077
+
+
+class _DamagedError(Exception):
+    """A secret's file holds no value that any key could open."""
 
 
 class Secrets:
@@ -68,18 +75,7 @@ class Secrets:
         try:
             make_directory(self._directory)
             self._directory.chmod(0o700)
-            key = self._key(may_make=True)
-            nonce = secrets.token_bytes(_NONCE_BYTES)
-            sealed = AESGCM(key).encrypt(nonce, value.encode(), _bound(row))
-            document = {
-                "format": FORMAT,
-                "name": row.name,
-                "id": row.id,
-                "set_at": row.set_at,
-                "nonce": base64.b64encode(nonce).decode(),
-                "sealed": base64.b64encode(sealed).decode(),
-            }
-            write_file(self._path(name), json.dumps(document).encode() + b"\n")
+            self._seal(row, value, self._key(may_make=True))
         except OSError as error:
             raise StoreError(
                 f"cannot keep secret {name}: {error.strerror or type(error).__name__}",
@@ -100,16 +96,66 @@ class Secrets:
         row = _row(name, document)
         if row.trouble is not None:
             raise _unreadable(name, row.trouble)
-        key = self._key(may_make=False)
         try:
-            nonce = base64.b64decode(document["nonce"], validate=True)
-            sealed = base64.b64decode(document["sealed"], validate=True)
-            return AESGCM(key).decrypt(nonce, sealed, _bound(row)).decode()
-        except InvalidTag:
-            pass
-        except (KeyError, ValueError, binascii.Error):
+            for key in self._keys():
+                value = _opened(row, document, key)
+                if value is not None:
+                    return value
+            # The key may have been changed between the two looks.
+            document = self._document(name) or {}
+            value = _opened(_row(name, document), document, self._key(may_make=False))
+        except _DamagedError:
             raise _unreadable(name, "its file is damaged") from None
-        raise _unreadable(name, "its file was changed, or is sealed with another key")
+        if value is None:
+            raise _unreadable(name, "its file was changed, or is sealed with another key")
+        return value
+
+    def rotate_key(self) -> int:
+        """Make a new key and seal every value with it; the old key is gone afterwards.
+
+        Returns:
+            How many values there are.
+
+        Raises:
+            StoreError: The disk; or a value cannot be opened, so it would be lost: nothing changes.
+
+        Durability:
+            Killed at any line, every value opens with one of the two keys that are there, and
+            `finish_rotation` goes on from there.
+        """
+        self.finish_rotation()
+        names = self._names()
+        if not names:
+            return 0
+        for name in names:
+            self.get(name)
+        try:
+            write_file(self._directory / NEW_KEY_NAME, secrets.token_bytes(_KEY_BYTES))
+        except OSError as error:
+            raise StoreError(f"cannot keep a new key: {error.strerror}") from None
+        failpoint("K01")
+        self.finish_rotation()
+        return len(names)
+
+    def finish_rotation(self) -> None:
+        """Go on with a change of the key that was cut short; nothing where there is none.
+
+        Raises:
+            StoreError: The disk.
+        """
+        key = self._new_key()
+        if key is None:
+            return
+        old = self._key(may_make=False)
+        try:
+            for name in self._names():
+                self._seal_anew(name, old, key)
+                failpoint("K02")
+            (self._directory / NEW_KEY_NAME).rename(self._directory / KEY_NAME)
+            failpoint("K03")
+            sync_directory(self._directory)
+        except OSError as error:
+            raise StoreError(f"cannot change the key of the secrets: {error.strerror}") from None
 
     def list(self) -> tuple[Secret, ...]:
         """List secrets by name, those that are damaged too; no value is opened.
@@ -153,6 +199,31 @@ class Secrets:
                 continue
         return found
 
+    def _seal(self, row: Secret, value: str, key: bytes) -> None:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = AESGCM(key).encrypt(nonce, value.encode(), _bound(row))
+        document = {
+            "format": FORMAT,
+            "name": row.name,
+            "id": row.id,
+            "set_at": row.set_at,
+            "nonce": base64.b64encode(nonce).decode(),
+            "sealed": base64.b64encode(sealed).decode(),
+        }
+        write_file(self._path(row.name), json.dumps(document).encode() + b"\n")
+
+    def _seal_anew(self, name: str, old: bytes, key: bytes) -> None:
+        """Seal a value with the new key; one that neither opens stays as it is."""
+        document = self._document(name) or {}
+        row = _row(name, document)
+        if row.trouble is not None:
+            return
+        with contextlib.suppress(_DamagedError):
+            if _opened(row, document, key) is None:
+                value = _opened(row, document, old)
+                if value is not None:
+                    self._seal(row, value, key)
+
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}{SUFFIX}"
 
@@ -180,6 +251,17 @@ class Secrets:
             return {}
         return {str(key): item for key, item in document.items() if isinstance(item, str)}
 
+    def _keys(self) -> tuple[bytes, ...]:
+        new = self._new_key()
+        key = self._key(may_make=False)
+        return (key,) if new is None else (key, new)
+
+    def _new_key(self) -> bytes | None:
+        content = _read(
+            self._directory / NEW_KEY_NAME, "the new key of the secrets", is_private=True
+        )
+        return content if content is not None and len(content) == _KEY_BYTES else None
+
     def _key(self, *, may_make: bool) -> bytes:
         path = self._directory / KEY_NAME
         content = _read(path, "the key of the secrets", is_private=True)
@@ -199,6 +281,22 @@ class Secrets:
                 hint="Put the right one back, or remove it and every secret, and set them anew.",
             )
         return content
+
+
+def _opened(row: Secret, document: dict[str, str], key: bytes) -> str | None:
+    """Open a value; None: this key does not open it.
+
+    Raises:
+        _DamagedError: Its file is damaged.
+    """
+    try:
+        nonce = base64.b64decode(document["nonce"], validate=True)
+        sealed = base64.b64decode(document["sealed"], validate=True)
+        return AESGCM(key).decrypt(nonce, sealed, _bound(row)).decode()
+    except InvalidTag:
+        return None
+    except (KeyError, ValueError, binascii.Error):
+        raise _DamagedError from None
 
 
 def _read(path: Path, what: str, *, is_private: bool = False) -> bytes | None:

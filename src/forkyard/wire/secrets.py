@@ -23,3 +23,17 @@ class SecretInfo(AnswerModel):
     set_at: str = ""
     trouble: Text | None = None
     """Why its value cannot be read, where that is so."""
+
+
+class SecretKept(SecretInfo):
+    """A secret that was set just now."""
+
+    warnings: list[Text] = Field(default_factory=list)
+    """Why the gateway cannot use it yet."""
+
+
+class KeyRotation(AnswerModel):
+    """All values are sealed with a new key."""
+
+    secrets: int
+    """How many."""

@@ -209,3 +209,45 @@ def test_any_text_comes_back_when_it_is_a_value(
         folder = tmp_path_factory.mktemp("s")
         make(folder).set(NAME, value)
         assert make(folder).get(NAME) == value
+
+
+def test_values_open_with_the_new_key_alone_when_it_was_changed(tmp_path: Path) -> None:
+    """The old key opens nothing any more, and what a secret is called stays."""
+    store = make(tmp_path)
+    store.set(NAME, VALUE)
+    store.set("OTHER", VALUE + "2")
+    before, old = store.list(), (tmp_path / "secrets" / "key").read_bytes()
+
+    assert store.rotate_key() == 2
+
+    assert store.list() == before
+    assert make(tmp_path).values() == {NAME: VALUE, "OTHER": VALUE + "2"}
+    assert (tmp_path / "secrets" / "key").read_bytes() != old
+    assert sorted(path.name for path in (tmp_path / "secrets").iterdir()) == [
+        f"{NAME}.json",
+        "OTHER.json",
+        "key",
+    ]
+    (tmp_path / "secrets" / "key").write_bytes(old)
+    assert make(tmp_path).values() == {}
+
+
+def test_key_stays_when_a_value_would_be_lost(tmp_path: Path) -> None:
+    """A damaged secret is named, and nothing is changed."""
+    store = make(tmp_path)
+    store.set(NAME, VALUE)
+    store.set("OTHER", VALUE)
+    damaged = tmp_path / "secrets" / "OTHER.json"
+    damaged.write_text(damaged.read_text().replace("sealed", "healed"))
+    before = everything(tmp_path)
+
+    with pytest.raises(StoreError, match="OTHER"):
+        store.rotate_key()
+
+    assert everything(tmp_path) == before
+
+
+def test_nothing_is_made_when_there_is_no_secret_to_seal(tmp_path: Path) -> None:
+    """A key is made with the first secret."""
+    assert make(tmp_path).rotate_key() == 0
+    assert not (tmp_path / "secrets").exists()
