@@ -27,6 +27,7 @@ from forkyard.coordinator.interface import Told
 from forkyard.errors import WorkspaceError
 from forkyard.evaluation.ranking import rank
 from forkyard.model.candidate import Candidate, CandidateStatus
+from forkyard.model.connection import Connection, ConnectionOutcome, Connections
 from forkyard.model.execution import Exec, ExecResult, ExecSpec, ExecState, StopReason
 from forkyard.model.ids import (
     AttemptId,
@@ -158,6 +159,14 @@ class FakeWorkspaces:
         self.world.sandboxes[workspace] = row.epoch
         self.world.most_at_once = max(self.world.most_at_once, len(self.world.sandboxes))
         return row
+
+    async def connections(self, workspace: WorkspaceId) -> Connections | None:
+        """Give none but for an allowlist: then one."""
+        row = self.world.journal.state.workspaces[workspace]
+        if row.network is not NetworkPolicy.ALLOWLIST:
+            return None
+        one = Connection(at="now", host="a.example.org", port=443, outcome=ConnectionOutcome.CLOSED)
+        return Connections(listed=(one,))
 
     async def exec(
         self,

@@ -45,6 +45,8 @@ class AttemptFacts:
     model: str = ""
     usage: dict[str, object] | None = None
     """What it spent, by the gateway's ledger; None: nothing was metered."""
+    connections: dict[str, object] | None = None
+    """What its workspace connected to by an allowlist's proxy; None: it could reach no host."""
     claims: dict[str, object] = field(default_factory=dict)
     """What the agent says of itself, its own words on its work's limits included."""
 
@@ -138,6 +140,7 @@ def write_manifest(path: Path, contents: Contents, facts: AttemptFacts) -> str:
         "control_files": list(contents.control_files),
         "protected": list(contents.protected),
         "secret_findings": [{"path": one.path, "secret": one.secret} for one in contents.secrets],
+        "connections": facts.connections,
         "limits": facts.limits,
         "isolation": facts.isolation,
         "evaluations": list(facts.evaluations),

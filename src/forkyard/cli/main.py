@@ -115,6 +115,10 @@ _ROWS = {
     "secret": ("forkyard.cli.secret:secret", "Keys by name, for the gateway only."),
     "doctor": ("forkyard.cli.serve:doctor", "Say what isolation this machine gives."),
     "serve": ("forkyard.cli.serve:serve", "Run the server in the foreground."),
+    "connections": (
+        "forkyard.cli.connections:connections",
+        "Show what an allowlist let in, and what not.",
+    ),
     "usage": ("forkyard.cli.usage:usage", "Show what agents spent on their models."),
     "gc": ("forkyard.cli.serve:gc", "Remove what nothing needs any more."),
 }

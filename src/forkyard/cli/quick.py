@@ -35,6 +35,7 @@ _FLAGS = {
     "template": "--template",
     "values": "--var",
     "protected": "--protected",
+    "allow": "--allow",
     "parallel": "--parallel",
     "timeout": "--timeout",
     "deadline": "--deadline",
@@ -107,6 +108,7 @@ def read_quick(prompt: str, options: dict[str, object]) -> QuickRequest:
         template=asked.text("template"),
         vars=asked.values,
         protected=asked.texts("protected"),
+        allow=asked.texts("allow"),
         parallel=asked.number("parallel"),
         attempt_timeout_seconds=asked.timeout,
         deadline_seconds=asked.deadline,
@@ -157,6 +159,7 @@ class _Asked:
                 template=self.text("template"),
                 values=self.values,
                 protected=self.texts("protected"),
+                allow=self.texts("allow"),
             )
         except ConfigError as error:
             self.problems += error.problems

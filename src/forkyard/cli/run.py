@@ -63,6 +63,10 @@ Examples:
     help="Quick form: one of the template's vars. Repeatable.",
 )  # fmt: skip
 @click.option(
+    "--allow", multiple=True, metavar="HOST",
+    help="Let the agents reach HOST, *.HOST or HOST:PORT.",
+)  # fmt: skip
+@click.option(
     "--protected", multiple=True, metavar="PATTERN",
     help="Quick form: paths restored before the checks. Repeatable.",
 )  # fmt: skip

@@ -10,12 +10,13 @@ from forkyard.client.agents import Agents
 from forkyard.client.candidates import Candidates
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
-from forkyard.client.resources import Runs, Snapshots, Templates
+from forkyard.client.resources import Runs, Snapshots, Templates, part
 from forkyard.client.secrets import Secrets
 from forkyard.client.session import Session
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces
 from forkyard.config import Layout, state_directory
+from forkyard.wire.connections import ConnectionsInfo
 from forkyard.wire.results import UsageReport
 from forkyard.wire.schema import (
     DoctorReport,
@@ -87,6 +88,15 @@ class Client:
     async def doctor(self) -> DoctorReport:
         """Ask what isolation is in force on this machine."""
         return await self._connection.ask("GET", "/v1/doctor", DoctorReport)
+
+    async def connections(self, identity: str) -> ConnectionsInfo:
+        """Ask what an attempt, or a workspace, with an allowlist connected to.
+
+        Args:
+            identity: An id of an attempt or a workspace, or an abbreviation of one.
+        """
+        path = f"/v1/connections/{part(identity)}"
+        return await self._connection.ask("GET", path, ConnectionsInfo)
 
     async def usage(self, *, by: str = "run", run: str | None = None) -> UsageReport:
         """Ask what was spent.

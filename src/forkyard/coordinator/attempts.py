@@ -260,7 +260,9 @@ class AttemptSteps:
                 self.rows.sealed(progress).id,
                 display_name=f"{task.name}/{attempt.agent}-{attempt.number}",
                 ephemeral=True,
-                network=NetworkPolicy.GATEWAY if reaches_models else NetworkPolicy.NONE,
+                network=_network(task, reaches_models=reaches_models),
+                allow=task.allow,
+                reaches_models=reaches_models,
                 limits=None if task.limits == Limits() else task.limits,
                 owner=attempt.id,
                 workspace_id=workspace,
@@ -344,3 +346,9 @@ def _intended(attempt: Attempt) -> Attempt:
         workspace=new_workspace_id(),
         exec=new_exec_id(),
     )
+
+
+def _network(task: Task, *, reaches_models: bool) -> NetworkPolicy:
+    if task.allow:
+        return NetworkPolicy.ALLOWLIST
+    return NetworkPolicy.GATEWAY if reaches_models else NetworkPolicy.NONE

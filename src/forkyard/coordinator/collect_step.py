@@ -47,6 +47,7 @@ class CollectStep:
         failpoint("C21")
         workspace = await self.workspaces.stop(workspace_id)
         failpoint("C12")
+        connections = await self.workspaces.connections(workspace_id)
         base = self.rows.snapshot(task).base
         if base is None:
             msg = f"cannot collect {attempt.id}: snapshot {task.snapshot} has no recorded base"
@@ -69,6 +70,7 @@ class CollectStep:
                 trajectory=story.trajectory,
                 claims_success=claims,
                 limitations=story.limitations,
+                connections=connections,
             ),
         )
         finding = failure_of(replace(evidence, has_changed=has_changed(candidate)))
@@ -81,6 +83,7 @@ class CollectStep:
             agent_version=None if story.trajectory is None else story.trajectory.agent_version,
             limitations=story.limitations,
             claims_success=claims,
+            connections=connections,
         )
         run = self.rows.journal.state.runs[run.id]
         if ending in _UNJUDGED:

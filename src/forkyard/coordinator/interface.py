@@ -14,6 +14,7 @@ from typing import Protocol
 
 from forkyard.agents.trajectory import Trajectory
 from forkyard.model.candidate import Candidate
+from forkyard.model.connection import Connections
 from forkyard.model.execution import Exec
 from forkyard.model.ids import AttemptId, EvaluationId, ExecId, SnapshotId, WorkspaceId
 from forkyard.model.run import Attempt, AttemptState, Task
@@ -76,6 +77,10 @@ class WorkspacesPort(Protocol):
         """End its sandbox and all that is in it."""
         ...
 
+    async def connections(self, workspace: WorkspaceId) -> Connections | None:
+        """Give what a workspace with an allowlist connected to; None for another one."""
+        ...
+
     async def delete(self, workspace: WorkspaceId) -> None:
         """Remove it from the host; one that is gone is fine."""
         ...
@@ -109,6 +114,7 @@ class Told:
     trajectory: Trajectory | None = None
     claims_success: bool | None = None
     limitations: str | None = None
+    connections: Connections | None = None
 
 
 class CollectorPort(Protocol):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forkyard.model.budget import Budget
+from forkyard.model.connection import Connections
 from forkyard.model.ids import (
     AttemptId,
     CandidateId,
@@ -61,6 +62,8 @@ class Task:
     protected: tuple[str, ...] = ()
     held_out: tuple[HeldOutFile, ...] = ()
     limits: Limits = Limits()
+    allow: tuple[str, ...] = ()
+    """Hosts that attempts may reach beside the model; evaluations reach nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +195,8 @@ class Attempt:
     """What the agent says of its work's limits; None: none stated."""
     claims_success: bool | None = None
     """What the agent says of its own end; None: nothing."""
+    connections: Connections | None = None
+    """With an allowlist: what its workspace connected to, or tried to."""
     candidate: CandidateId | None = None
     evaluation: EvaluationId | None = None
     cleanup: str = "pending"

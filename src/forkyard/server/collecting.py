@@ -81,8 +81,9 @@ class AttemptCollector:
             isolation={
                 "runtime": isolation.runtime or "none",
                 "digest": isolation.digest,
-                "network": workspace.network,
                 **isolation.protections,
+                "network": workspace.network,
+                **({"allow": " ".join(workspace.allow)} if workspace.allow else {}),
             },
             started_at=row.started_at or "",
             ended_at=row.ended_at or "",
@@ -112,4 +113,5 @@ def _with_claims(facts: AttemptFacts, told: Told) -> AttemptFacts:
         claims["final_text"] = None if said.final_text is None else said.final_text[:LONGEST_CLAIM]
         claims["tokens"] = None if said.claimed_tokens is None else asdict(said.claimed_tokens)
         claims["api_error"] = said.api_error
-    return replace(facts, claims=claims, ending=told.ending or "")
+    connections = None if told.connections is None else asdict(told.connections)
+    return replace(facts, claims=claims, ending=told.ending or "", connections=connections)

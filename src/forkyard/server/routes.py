@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from forkyard.server import about, agents, applications, execs, live, runs, secrets, spaces
+from forkyard.server import (
+    about,
+    agents,
+    applications,
+    connections,
+    execs,
+    live,
+    runs,
+    secrets,
+    spaces,
+)
 from forkyard.server.table import Route
+from forkyard.wire.connections import ConnectionsInfo
 from forkyard.wire.results import (
     ApplicationInfo,
     ApplyRequest,
@@ -166,6 +177,8 @@ ROUTES: tuple[Route, ...] = (
          query=_STREAM),
     _row("GET", "/v1/attempts/{id}/trajectory", "What the agent did, in one shape for all agents",
          runs.attempt_trajectory, "application/json"),
+    _row("GET", "/v1/connections/{id}", "What an attempt or a workspace connected to",
+         connections.show_connections, ConnectionsInfo),
     _row("GET", "/v1/usage", "What was spent", runs.usage, UsageReport,
          query={"by": "run (default), attempt, agent, model or day.", "run": "Only of this run."}),
     _row("GET", "/v1/candidates/{id}", "Show a candidate", runs.show_candidate, CandidateInfo),

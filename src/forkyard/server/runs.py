@@ -123,6 +123,7 @@ def read_quick(quick: QuickRequest) -> RunRequest:
         template=quick.template,
         values=quick.vars,
         setup=quick.setup,
+        allow=quick.allow,
         protected=quick.protected,
         scope=quick.scope,
         held_out=quick.held_out,

@@ -21,6 +21,7 @@ from forkyard.gateway.interface import RunStatus
 from forkyard.model.application import Application
 from forkyard.model.budget import Budget
 from forkyard.model.candidate import Candidate
+from forkyard.model.connection import Connections
 from forkyard.model.execution import Exec
 from forkyard.model.ids import (
     ApplicationId,
@@ -77,6 +78,10 @@ class WorkspaceService(Protocol):
         self, workspace: WorkspaceId, *, only_if: Callable[[], bool] | None = None
     ) -> Workspace:
         """End its sandbox and all that is in it, if that is still wanted when it can be."""
+        ...
+
+    async def connections(self, workspace: WorkspaceId) -> Connections | None:
+        """Give what a workspace with an allowlist connected to; None for another one."""
         ...
 
     async def delete(self, workspace: WorkspaceId) -> None:

@@ -19,6 +19,7 @@ from forkyard.errors import ConfigError, ConflictError, NotFoundError, Problem, 
 from forkyard.model.run import HeldOutFile, Run, RunLimits, Task
 from forkyard.model.workspace import (
     REPOSITORY,
+    NetworkPolicy,
     RepositorySource,
     Snapshot,
     SnapshotState,
@@ -126,6 +127,7 @@ class Submission:
                     protected=asked.protected,
                     held_out=await asyncio.to_thread(self._held_out, request, asked),
                     limits=snapshot.limits,
+                    allow=_allowed(asked, snapshot),
                 )
             )
         if is_wanted is not None and not await is_wanted():
@@ -268,3 +270,13 @@ def _folder_problems(root: Path) -> list[str]:
     if size > MOST_HELD_OUT_BYTES:
         problems.append(f"{root} holds {size} bytes, at most {MOST_HELD_OUT_BYTES} are taken")
     return problems
+
+
+def _allowed(asked: TaskRequest, snapshot: Snapshot) -> tuple[str, ...]:
+    """Give the hosts that a task's attempts may reach: its own, else the template's allowlist."""
+    if asked.allow is not None:
+        return asked.allow
+    plan = snapshot.environment.network
+    if plan is None or plan.workspace is not NetworkPolicy.ALLOWLIST:
+        return ()
+    return plan.allow

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from forkyard.errors import ConfigError, Problem
+from forkyard.model.hosts import rule_problem
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
 from forkyard.wire.fields import NAME, NAME_RULE, argument_problem
@@ -47,6 +48,7 @@ def quick_request(
     scope: Sequence[str] = (),
     held_out: Sequence[str] = (),
     setup: Sequence[str] = (),
+    allow: Sequence[str] = (),
     values: Mapping[str, str] | None = None,
 ) -> RunRequest:
     """Build the request of the quick form.
@@ -69,6 +71,7 @@ def quick_request(
         held_out: As in the task file.
         setup: Shell commands run once in the repository's copy, with the network open, before
             anything is forked from it; unused with snapshot or template.
+        allow: Hosts that the attempts may reach, beside the model.
         values: With template: of its `vars`.
 
     Raises:
@@ -87,9 +90,13 @@ def quick_request(
         report("--template", "excludes --snapshot; give one of them")
     if name is not None and NAME.fullmatch(name) is None:
         report("--name", f"{name!r} is no name: {NAME_RULE}")
-    for flag, patterns in (("--protected", protected), ("--scope", scope)):
-        for pattern in patterns:
-            report(flag, pattern_problem(pattern))
+    for flag, texts, problem in (
+        ("--protected", protected, pattern_problem),
+        ("--scope", scope, pattern_problem),
+        ("--allow", allow, rule_problem),
+    ):
+        for text in texts:
+            report(flag, problem(text))
     start = StartRequest(
         snapshot=snapshot, template=template, values=tuple(sorted((values or {}).items()))
     )
@@ -107,6 +114,7 @@ def quick_request(
         agents=_agents(agents, attempts, report),
         checks=_checks(checks, report),
         protected=tuple(protected),
+        allow=tuple(dict.fromkeys(entry.lower() for entry in allow)) or None,
         scope=tuple(scope),
         held_out=tuple(held_out),
     )

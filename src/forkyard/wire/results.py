@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from forkyard.model.hosts import MOST_ENTRIES
 from forkyard.wire.schema import (
     AnswerModel,
     FileChangeInfo,
@@ -44,6 +45,8 @@ class QuickRequest(RequestModel):
     protected: list[str] = []
     scope: list[str] = []
     held_out: list[str] = []
+    allow: Annotated[list[str], Field(max_length=MOST_ENTRIES)] = []
+    """Hosts that the attempts may reach, beside the model."""
     parallel: Annotated[int, Field(ge=1, le=64)] | None = None
     attempt_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     deadline_seconds: Annotated[float, Field(gt=0)] | None = None

@@ -15,6 +15,7 @@ from forkyard.model.verdict import Check, ReportFormat
 from forkyard.model.workspace import REPOSITORY
 from forkyard.wire import yaml
 from forkyard.wire.fields import Problems, Section, argument_problem, root_section
+from forkyard.wire.task_network import read_network
 from forkyard.wire.template_vars import read_values
 from forkyard.wire.templatefile import is_inside_path
 
@@ -33,6 +34,7 @@ LATER_REPORTS = ("go-test", "metric", "tap")
 _USE_COMMAND = "; use driver: command with the shell command that starts it"
 _SHARED = (
     "prompt", "start", "repository", "agents", "scope", "checks", "held_out", "protected",
+    "network",
 )  # fmt: skip
 
 
@@ -65,6 +67,8 @@ class TaskRequest:
     held_out: tuple[str, ...] = ()
     """Folders as written; relative to the request's folder."""
     protected: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    """Hosts that attempts may reach; empty: none; None: as the template says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +154,8 @@ def _read_shared(root: Section, key: str) -> None:
             root.text(key)
         case "start":
             _start(root)
+        case "network":
+            read_network(root)
         case "repository":
             _repository(root)
         case "agents":
@@ -178,6 +184,7 @@ def _task(section: Section, shared: Section, name: str) -> TaskRequest | None:
         checks=_checks(where("checks")),
         held_out=where("held_out").texts("held_out", _folder_problem),
         protected=where("protected").texts("protected", pattern_problem),
+        allow=read_network(where("network")),
     )
     _drop_repeated(section.problems)
     return task if len(section.problems.found) == before else None

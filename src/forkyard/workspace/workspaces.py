@@ -18,6 +18,7 @@ from forkyard.base.durable import failpoint
 from forkyard.config import Layout
 from forkyard.errors import ConflictError, ForkyardError, NotFoundError
 from forkyard.model.budget import Budget
+from forkyard.model.connection import Connections
 from forkyard.model.execution import Exec, ExecSpec
 from forkyard.model.ids import (
     ExecId,
@@ -432,6 +433,13 @@ class Workspaces:
                 row = await self._sandboxes.take_down(row)
         await self._execs.settle(workspace)
         return row
+
+    async def connections(self, workspace: WorkspaceId) -> Connections | None:
+        """Give what a workspace with an allowlist connected to; None for another one."""
+        row = self.get(workspace)
+        if row.network is not NetworkPolicy.ALLOWLIST:
+            return None
+        return await self.egress.connections(workspace, is_over=row.state not in UP)
 
     async def exec(
         self,

@@ -20,7 +20,7 @@ HEAVY = (
 VERBS = [
     "demo", "run", "status", "watch", "logs", "cancel", "retry", "regrade", "compare", "diff",
     "apply", "undo", "template", "snapshot", "workspace", "agent", "secret", "doctor", "serve",
-    "usage",
+    "connections", "usage",
     "gc",
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from forkyard.errors import ConfigError
 OPTIONS: dict[str, object] = {
     "agents": ("one=true",), "attempts": 1, "checks": (), "no_check": False,
     "setup": (), "no_setup": False, "repository": None, "committed": False,
-    "snapshot": None, "template": None, "values": (), "protected": (),
+    "snapshot": None, "template": None, "values": (), "protected": (), "allow": (),
     "parallel": None, "timeout": None,
     "deadline": None, "budget_usd": None, "budget_tokens": None,
 }  # fmt: skip
