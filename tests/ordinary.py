@@ -46,6 +46,8 @@ class OrdinaryUser:
         self.home = folder / "home"
         self.state = folder / "s"
         self._holder = holder
+        self.groups: tuple[Path, ...] = ()
+        """Cgroups that he is in: files that a process writes itself into."""
 
     def run(
         self,
@@ -58,9 +60,12 @@ class OrdinaryUser:
 
         A system call can be refused with EACCES to all that he runs, as a security module does.
         """
-        wrapped: list[str | Path] = []
+        wrapped: list[str | Path] = [
+            "sh", "-c", 'while [ "$1" != -- ]; do echo $$ >"$1"; shift; done; shift; exec "$@"',
+            "sh", *self.groups, "--",
+        ]  # fmt: skip
         if refused_call is not None:
-            wrapped = ["env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-B", "-c", _REFUSE]
+            wrapped += ["env", f"PYTHONPATH={ROOT / 'src'}", sys.executable, "-B", "-c", _REFUSE]
             wrapped.append(str(refused_call))
         command = self._as_him(*argv, directory=directory, variables=variables)
         return self._finish(self._inside(*wrapped, *command))
@@ -109,7 +114,8 @@ class OrdinaryUser:
         report = self.folder / "report.xml"
         done = self.run(
             sys.executable, "-c", _PYTEST, self.state, "-q", "-p", "no:cacheprovider",
-            "-p", "no:randomly", f"--junitxml={report}", f"--rootdir={ROOT}", *arguments,
+            "-p", "no:randomly", f"--junitxml={report}", f"--rootdir={ROOT}",
+            f"--basetemp={self.folder / 'tmp'}", *arguments,
             directory=ROOT,
         )  # fmt: skip
         assert report.exists(), f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from forkyard.base.durable import write_file
 from forkyard.config import Layout, search_path
 from forkyard.errors import SandboxUnavailableError
-from forkyard.shim import user_namespace
+from forkyard.shim import delegation, user_namespace
 from forkyard.shim.id_maps import SUB_IDS, is_initial, own_map
 from forkyard.shim.user_namespace import NamespaceError, SubIds
 
@@ -97,6 +97,7 @@ def enter(home: Path) -> None:
             )
         return
     refuse_where_missing()
+    _stand_aside()
     sub_ids = _find_sub_ids()
     if _join_earlier(Layout(home), sub_ids):
         return
@@ -109,6 +110,14 @@ def enter(home: Path) -> None:
 def remember(layout: Layout) -> None:
     """Write down which namespace this server is in; to be called while the state is locked."""
     write_file(layout.namespace, f"{user_namespace.number()}\n".encode())
+
+
+def _stand_aside() -> None:
+    """Make room for sandboxes in a cgroup that was delegated to us, if one was."""
+    with contextlib.suppress(OSError):
+        if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            own = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+            delegation.stand_aside("/sys/fs/cgroup", delegation.own_groups(own))
 
 
 def _join_earlier(layout: Layout, sub_ids: SubIds) -> bool:

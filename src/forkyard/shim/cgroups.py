@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection
 from typing import NamedTuple
 
+from forkyard.shim import delegation
 from forkyard.shim.ids import IDS
 
 ROOT = "/sys/fs/cgroup"
@@ -54,8 +55,22 @@ class Hierarchies(NamedTuple):
 def detect(mounts: str | None = None) -> Hierarchies | None:
     """Read the cgroup mounts of this namespace; None where there are none that we may use."""
     if mounts is None:
-        return None if IDS.is_rootless else _mounted(_mount_table())
+        found = _mounted(_mount_table())
+        return _delegated(found) if IDS.is_rootless and found is not None else found
     return _mounted(mounts)
+
+
+def _delegated(found: Hierarchies) -> Hierarchies | None:
+    """Give the part of the hierarchies in which an ordinary user may make groups."""
+    with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        own = delegation.own_groups(file.read())
+    if found.layout == "v2":
+        folder = delegation.delegated_v2(found.tracking, own)
+        limits = {} if folder is None else dict.fromkeys(_v2_controllers(folder), folder)
+        return Hierarchies("v2", limits, folder) if folder is not None and limits else None
+    limits = delegation.delegated_v1(found.limits, own)
+    # Groups tell what runs where there is one for processes: of all controllers it costs least.
+    return Hierarchies("v1", limits, limits["pids"]) if "pids" in limits else None
 
 
 def _mount_table() -> str:
@@ -175,7 +190,7 @@ class SandboxGroup:
 
     def _limit(self, limits: GroupLimits) -> None:
         v2 = self._hierarchies.layout == "v2"
-        if limits.memory_bytes is not None:
+        if limits.memory_bytes is not None and self._may("memory"):
             value = str(limits.memory_bytes)
             if v2:
                 self._set("memory", "memory.max", value)
@@ -186,15 +201,19 @@ class SandboxGroup:
                 self._set("memory", "memory.limit_in_bytes", value)
                 with contextlib.suppress(OSError):  # a kernel without swap accounting
                     self._set("memory", "memory.memsw.limit_in_bytes", value)
-        if limits.processes is not None:
+        if limits.processes is not None and self._may("pids"):
             self._set("pids", "pids.max", str(limits.processes))
-        if limits.cpu_millicores is not None:
+        if limits.cpu_millicores is not None and self._may("cpu"):
             quota = limits.cpu_millicores * _CPU_PERIOD_MICROSECONDS // 1000
             if v2:
                 self._set("cpu", "cpu.max", f"{quota} {_CPU_PERIOD_MICROSECONDS}")
             else:
                 self._set("cpu", "cpu.cfs_period_us", str(_CPU_PERIOD_MICROSECONDS))
                 self._set("cpu", "cpu.cfs_quota_us", str(quota))
+
+    def _may(self, controller: str) -> bool:
+        """Whether it is there; where root lacks one, a limit that needs it is refused."""
+        return controller in self._hierarchies.limits or not IDS.is_rootless
 
     def _restrict_devices(self) -> None:
         # On v2 this takes a BPF program; there the user namespace, nodev mounts and the missing
