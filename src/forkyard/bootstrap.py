@@ -244,6 +244,7 @@ async def assemble(
         clock=clock,
         snapshots=snapshots,
         templates=templates,
+        images=images,
         pruner=Pruner(collector.store),
         reaper=coordinator.reaper,
         usage=coordinator.usage,

@@ -36,6 +36,8 @@ class AttemptFacts:
     """In force while the agent ran."""
     isolation: dict[str, str] = field(default_factory=dict)
     """In force while the agent ran; among it the digest of the sandbox's configuration."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Whose programs it was made with: the digest of an image, or of this machine's packages."""
     evaluations: tuple[str, ...] = ()
     """Ids of evaluations that judge this candidate, where they are known beforehand."""
     started_at: str = ""
@@ -143,6 +145,7 @@ def write_manifest(path: Path, contents: Contents, facts: AttemptFacts) -> str:
         "connections": facts.connections,
         "limits": facts.limits,
         "isolation": facts.isolation,
+        "environment": facts.environment,
         "evaluations": list(facts.evaluations),
         "known_limitations": [*_LIMITATIONS, *_stated(facts)],
     }

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from forkyard.coordinator.keeping import GRACE_SECONDS, KEPT_SECONDS, Unneeded, 
 from forkyard.coordinator.reaper import Reaper
 from forkyard.coordinator.usage import UsageCopier
 from forkyard.errors import ConflictError, ForkyardError, GatewayError, NotFoundError
+from forkyard.model.image import Image
 from forkyard.model.run import AttemptState
 from forkyard.model.workspace import (
     Snapshot,
@@ -70,6 +72,18 @@ class TemplatesPort(Protocol):
         ...
 
 
+class ImagesPort(Protocol):
+    """Removes images that nobody stands on."""
+
+    def unneeded(self, older_than: str) -> tuple[Image, ...]:
+        """List those that nobody stands on, last used before a time."""
+        ...
+
+    async def forget(self, row: Image) -> None:
+        """Let one go, and the layers that nobody else needs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
     """One thing that is gone, or would be."""
@@ -92,7 +106,9 @@ class Garbage:
     reaper: Reaper
     usage: UsageCopier | None
     """Has the gateway's ledger forget what was copied; None: there is no gateway."""
-    building: asyncio.Lock
+    images: ImagesPort | None = None
+    """None: there are none."""
+    building: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever makes a run's template and builds it."""
     _since: float = field(default_factory=time.time)
     """Root file systems that this server used are younger."""
@@ -135,6 +151,7 @@ class Garbage:
                 # What is referred to by rows that go, goes with them: so it is looked for without.
                 state = _without(self.journal.state, goes) if is_dry else self.journal.state
                 told += await self._rows(goes, is_dry=is_dry)
+            told += await self._images(older_than_seconds, is_dry=is_dry)
             failpoint("G01")
             for kind, path in (*self._files(goes, state), *self._leftovers(state, goes)):
                 told.append(Removed(kind=kind, name=self._name(path), size_bytes=await _size(path)))
@@ -205,6 +222,23 @@ class Garbage:
             counted |= mine
             sizes[one.id] = sum([await _size(self.layout.layer(layer)) for layer in mine])
         return sizes
+
+    async def _images(self, older_than_seconds: float, *, is_dry: bool) -> list[Removed]:
+        """Let images go that no template was built on for so long, with their layers."""
+        if self.images is None or any(
+            one.state is TemplateState.BUILDING for one in self.journal.state.templates.values()
+        ):
+            return []
+        told: list[Removed] = []
+        needed = needed_layers(_without_images(self.journal.state))
+        before = datetime.fromisoformat(self.clock.now()) - timedelta(seconds=older_than_seconds)
+        for row in self.images.unneeded(before.isoformat(timespec="milliseconds")):
+            own = [layer for layer in row.layers if layer not in needed]
+            size = sum([await _size(self.layout.layer(layer)) for layer in own])
+            told.append(Removed(kind="image", name=row.reference, size_bytes=size))
+            if not is_dry:
+                await self.images.forget(row)
+        return told
 
     def _files(self, goes: Unneeded, state: State) -> Iterator[tuple[str, Path]]:
         for record in goes.records:
@@ -312,6 +346,15 @@ def needed_objects(state: State) -> Needed:
         for change in candidate.files:
             blobs |= {one for one in (change.old_blob, change.new_blob) if one is not None}
     return Needed(trees=frozenset(trees), blobs=frozenset(blobs), bases=frozenset(bases))
+
+
+def _without_images(state: State) -> State:
+    """Give the state as if no image were kept."""
+    after = State()
+    for entity in state:
+        if not isinstance(entity, Image):
+            after.apply(entity)
+    return after
 
 
 def _derived(state: State, snapshot: Snapshot) -> list[Snapshot]:

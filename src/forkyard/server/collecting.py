@@ -85,9 +85,19 @@ class AttemptCollector:
                 "network": workspace.network,
                 **({"allow": " ".join(workspace.allow)} if workspace.allow else {}),
             },
+            environment=programs_of(workspace),
             started_at=row.started_at or "",
             ended_at=row.ended_at or "",
         )
+
+
+def programs_of(workspace: Workspace) -> dict[str, str]:
+    """Say whose programs a workspace's commands are."""
+    environment = workspace.environment
+    if environment.image is not None:
+        return {"image": environment.image.reference, "image_digest": environment.image.digest}
+    known = environment.host_packages
+    return {"image": "host"} if known is None else {"image": "host", "host_packages": known}
 
 
 LONGEST_CLAIM = 4000

@@ -8,7 +8,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -30,6 +31,8 @@ from forkyard.workspace.trusted_git import last_words
 RULES = 1
 """How a tar stream becomes a layer; another number, other layers."""
 UNPACK_SECONDS = 3600.0
+HELPERS_MOST = 2
+"""At once: a layer takes a processor, and the machine has other work."""
 _RATIO = 1032
 """More than this gzip cannot make of a byte."""
 
@@ -71,22 +74,59 @@ class ImageLayers:
         return self.layout.layer(self.name(diff_id)).is_dir()
 
     async def unpack(
-        self, blob: Blob, diff_id: str, source: OciLayout, scratch: Path, say: Callable[[str], None]
+        self,
+        blobs: Sequence[tuple[Blob, str]],
+        source: OciLayout,
+        scratch: Path,
+        say: Callable[[str], None],
     ) -> None:
-        """Unpack one layer unless it is here; its name is in the journal.
+        """Unpack those layers that are not here; their names are in the journal.
+
+        Args:
+            blobs: Each with its diff-id.
+            source: Holds them.
+            scratch: For what is decompressed by another tool.
+            say: Takes sentences for the build log.
 
         Raises:
-            Unusable: It is not what the image says, or cannot be taken.
+            Unusable: One is not what the image says, or cannot be taken.
             WorkspaceError: The disk refused.
 
         Cancellation:
-            The helper is killed; what it made is removed with the image's row, or made anew.
+            The helpers are killed; what they made is removed with the image's row, or made anew.
+
+        Durability:
+            All of them are on disk when this returns: one wait for the disk, however many.
         """
-        layer = self.name(diff_id)
-        async with self._locks.setdefault(layer, asyncio.Lock()):
-            if self.is_here(diff_id):
-                return
-            root = self.layers.start(layer)
+        wanted = {self.name(diff_id): (blob, diff_id) for blob, diff_id in blobs}
+        async with AsyncExitStack() as held:
+            # In one order for everybody: two images may share more than one.
+            for layer in sorted(wanted):
+                await held.enter_async_context(self._locks.setdefault(layer, asyncio.Lock()))
+            missing = {layer: of for layer, of in wanted.items() if not self.is_here(of[1])}
+            turns = asyncio.Semaphore(HELPERS_MOST)
+            tasks = [
+                asyncio.ensure_future(self._unpack_one(*of, source, scratch, turns))
+                for of in missing.values()
+            ]
+            try:
+                for told in await asyncio.gather(*tasks):
+                    say(told)
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                raise
+            if missing:
+                failpoint("I02")
+                await self.layers.finish(*missing)
+
+    async def _unpack_one(
+        self, blob: Blob, diff_id: str, source: OciLayout, scratch: Path, turns: asyncio.Semaphore
+    ) -> str:
+        """Unpack a layer below its half-made name; say what was done."""
+        async with turns:
+            root = self.layers.start(self.name(diff_id))
             descriptor = source.blob(blob.digest)
             try:
                 size = os.fstat(descriptor).st_size
@@ -94,16 +134,15 @@ class ImageLayers:
                     raise Unusable(
                         f"layer {blob.digest} has {size} bytes, the image says {blob.size_bytes}"
                     )
-                digest = blob.digest
                 if blob.compression == "zstd":
-                    await self._refuse_other(descriptor, digest)
+                    await self._refuse_other(descriptor, blob.digest)
                     descriptor = await self._from_zstd(descriptor, scratch, diff_id)
                 report = await self._run(
                     {
                         "target": str(root),
                         "opaque": OPAQUE,
                         "is_compressed": blob.compression == "gzip",
-                        "digest": None if blob.compression == "zstd" else digest,
+                        "digest": None if blob.compression == "zstd" else blob.digest,
                         "diff_id": diff_id,
                         "entries_most": self.limits.entries,
                         "bytes_most": self._room(size),
@@ -112,20 +151,19 @@ class ImageLayers:
                 )
             finally:
                 os.close(descriptor)
-            if report["error"] is not None:
-                self.layers.discard(root)
-                reason = f"layer {blob.digest}: {report['error']}"
-                if report["is_ours"]:
-                    raise WorkspaceError(
-                        f"cannot unpack {reason}",
-                        hint="Free space in the state directory, then build again.",
-                    )
-                raise Unusable(reason)
-            failpoint("I02")
-            await self.layers.finish(layer)
+        if report["error"] is not None:
+            reason = f"layer {blob.digest}: {report['error']}"
+            if report["is_ours"]:
+                raise WorkspaceError(
+                    f"cannot unpack {reason}",
+                    hint="Free space in the state directory, then build again.",
+                )
+            raise Unusable(reason)
         told = "".join(f"; {name}: {count}" for name, count in sorted(report["notes"].items()))
         megabytes = report["size_bytes"] / 1024**2
-        say(f"unpacked {blob.digest[:19]}: {report['entries']} entries, {megabytes:.1f} MiB{told}")
+        return (
+            f"unpacked {blob.digest[:19]}: {report['entries']} entries, {megabytes:.1f} MiB{told}"
+        )
 
     def _room(self, compressed: int) -> int:
         free = shutil.disk_usage(self.layout.home).free - KEPT_FREE_BYTES

@@ -300,8 +300,8 @@ class Images:
         scratch: Path,
         say: Say,
     ) -> None:
-        for blob, diff_id in zip(blobs, config.diff_ids, strict=True):
-            await self._unpacker.unpack(blob, diff_id, layout, scratch, say)
+        named = tuple(zip(blobs, config.diff_ids, strict=True))
+        await self._unpacker.unpack(named, layout, scratch, say)
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:

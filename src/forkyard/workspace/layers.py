@@ -93,14 +93,15 @@ class Layers:
         os.chown(path, STORAGE_FIRST_ID, STORAGE_FIRST_ID)
         return path
 
-    async def finish(self, layer: LayerId) -> None:
-        """Give a built layer its name.
+    async def finish(self, *layers: LayerId) -> None:
+        """Give built layers their names.
 
         Durability:
-            Its whole content and its name are on disk when this returns.
+            Their whole content and their names are on disk when this returns.
         """
         await self.sync()
-        self.partial(layer).rename(self._layout.layer(layer))
+        for layer in layers:
+            self.partial(layer).rename(self._layout.layer(layer))
         sync_directory(self._layout.layers)
 
     def adopt_upper(self, workspace: WorkspaceId, layer: LayerId) -> None:
