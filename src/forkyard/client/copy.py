@@ -10,13 +10,16 @@ import asyncio
 import json
 import os
 import tarfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
 from forkyard.errors import ConflictError, ForkyardError, WorkspaceError
-from forkyard.shim import copying
-from forkyard.shim.copying import CopyError, TreeWriter
+from forkyard.shim import tree_records
+from forkyard.shim.copying import place
+from forkyard.shim.tree_reader import read_tree
+from forkyard.shim.tree_records import CopyError
+from forkyard.shim.tree_writer import TreeWriter
 
 MOST_BYTES = 64 * 1024**3
 """Of content in one copy out of a workspace, unless more is asked for."""
@@ -63,7 +66,7 @@ def outgoing(source: str) -> Iterator[bytes]:
         raise _cannot("copy", source, error.strerror or str(error)) from error
     try:
         yield json.dumps({"name": tail or None}).encode() + b"\n"
-        yield from copying.read_tree(folder, tail or ".", is_followed=source.endswith("/"))
+        yield from read_tree(folder, tail or ".", is_followed=source.endswith("/"))
     except CopyError as error:
         raise _cannot("copy", source, str(error)) from error
     finally:
@@ -73,36 +76,38 @@ def outgoing(source: str) -> Iterator[bytes]:
 def outgoing_tar(stream: IO[bytes]) -> Iterator[bytes]:
     """Give the stream of a tar archive, whose members go into a folder."""
     yield json.dumps({"name": None}).encode() + b"\n"
-    yield copying.entry_record({"path": "", "kind": "folder", "mode": 0o755})
+    yield tree_records.entry_record({"path": "", "kind": "folder", "mode": 0o755})
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
             for member in archive:
                 yield from _member(archive, member)
     except (tarfile.TarError, EOFError) as error:
         raise _cannot("copy", "-", f"what comes is no tar archive: {error}") from error
-    yield copying.entry_record({"kind": "end"})
+    yield tree_records.entry_record({"kind": "end"})
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
     path = "/".join(part for part in member.name.split("/") if part not in ("", "."))
     if not path:
         return
-    entry: copying.Entry = {
+    entry: tree_records.Entry = {
         "path": path,
         "mode": member.mode & 0o777,
         "mtime": int(member.mtime * 1_000_000_000),
     }
     if member.isdir():
-        yield copying.entry_record({**entry, "kind": "folder"})
+        yield tree_records.entry_record({**entry, "kind": "folder"})
     elif member.issym():
-        yield copying.entry_record({**entry, "kind": "link", "target": member.linkname})
+        yield tree_records.entry_record({**entry, "kind": "link", "target": member.linkname})
     elif member.isreg() and (content := archive.extractfile(member)) is not None:
-        yield copying.entry_record({**entry, "kind": "file", "size": member.size})
-        while chunk := content.read(copying.CHUNK_BYTES):
-            yield copying.record(copying.DATA, chunk)
-        yield copying.HEADER.pack(copying.FILE_END, 0)
+        yield tree_records.entry_record({**entry, "kind": "file", "size": member.size})
+        while chunk := content.read(tree_records.CHUNK_BYTES):
+            yield tree_records.record(tree_records.DATA, chunk)
+        yield tree_records.HEADER.pack(tree_records.FILE_END, 0)
     else:
-        yield copying.entry_record(copying.left_out(path, "no file, folder or symbolic link"))
+        yield tree_records.entry_record(
+            tree_records.left_out(path, "no file, folder or symbolic link")
+        )
 
 
 class Incoming:
@@ -116,7 +121,7 @@ class Incoming:
         """
         self.copied = Copied()
         try:
-            self._folder, place = copying.place(target, name)
+            self._folder, called = place(target, name)
         except CopyError as error:
             raise ConflictError(
                 f"cannot copy to {target}: {error}", hint="Make the folder first."
@@ -124,7 +129,7 @@ class Incoming:
         self._target = target
         self._writer = TreeWriter(
             self._folder,
-            place,
+            called,
             note=lambda path, reason: self.copied.left_out.append((path or name, reason)),
             keeps_links_inside=True,
             most_bytes=most_bytes,
@@ -167,24 +172,24 @@ class IncomingTar:
             WorkspaceError: It makes no sense, or is larger than the limit.
         """
         self._rest += chunk
-        while len(self._rest) >= copying.HEADER.size:
-            kind, size = copying.HEADER.unpack_from(self._rest)
-            follows = 0 if kind == copying.HOLE else size
-            end = copying.HEADER.size + follows
-            if follows > 4 * copying.CHUNK_BYTES:
+        while len(self._rest) >= tree_records.HEADER.size:
+            kind, size = tree_records.HEADER.unpack_from(self._rest)
+            follows = 0 if kind == tree_records.HOLE else size
+            end = tree_records.HEADER.size + follows
+            if follows > 4 * tree_records.CHUNK_BYTES:
                 raise _cannot("copy", self._name, "what comes is no copy of a tree")
             if len(self._rest) < end:
                 return
-            content = bytes(memoryview(self._rest)[copying.HEADER.size : end])
+            content = bytes(memoryview(self._rest)[tree_records.HEADER.size : end])
             del self._rest[:end]
             self._take(kind, size, content)
 
     def _take(self, kind: bytes, size: int, content: bytes) -> None:
-        if kind == copying.ENTRY:
+        if kind == tree_records.ENTRY:
             self._enter(json.loads(content))
-        elif kind == copying.DATA:
+        elif kind == tree_records.DATA:
             self._write(content)
-        elif kind == copying.HOLE:
+        elif kind == tree_records.HOLE:
             while size:
                 piece = min(size, BATCH_BYTES)
                 self._write(bytes(piece))
@@ -192,7 +197,7 @@ class IncomingTar:
         else:
             self._pad()
 
-    def _enter(self, entry: copying.Entry) -> None:
+    def _enter(self, entry: tree_records.Entry) -> None:
         self._pad()
         path, kind = str(entry.get("path", "")), entry.get("kind")
         if kind == "note":
@@ -251,9 +256,9 @@ def report_of(content: bytes) -> Copied:
         copied.left_out.append((path, reason))
 
     position = 0
-    while len(content) - position >= copying.HEADER.size:
-        _, size = copying.HEADER.unpack_from(content, position)
-        position += copying.HEADER.size
+    while len(content) - position >= tree_records.HEADER.size:
+        _, size = tree_records.HEADER.unpack_from(content, position)
+        position += tree_records.HEADER.size
         entry = json.loads(content[position : position + size])
         position += size
         if entry.get("kind") == "note":
@@ -265,6 +270,3 @@ def report_of(content: bytes) -> Copied:
 
 def _cannot(verb: str, what: str, reason: str) -> ForkyardError:
     return WorkspaceError(f"cannot {verb} {what}: {reason}")
-
-
-Taker = Callable[[bytes], None]

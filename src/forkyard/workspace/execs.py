@@ -305,12 +305,17 @@ class Execs:
                 written = True
         if not written:
             await self._journal.append_all([change])
-        self.touched[row.workspace] = self._clock.monotonic()
+        if workspace is not None and workspace.state is not WorkspaceState.DELETED:
+            self.touched[row.workspace] = self._clock.monotonic()
         rest = self._open.get(row.workspace, set())
         rest.discard(row.id)
         if not rest:
             self._open.pop(row.workspace, None)
         return ended
+
+    def forget(self, workspace: WorkspaceId) -> None:
+        """Drop what is kept of a deleted workspace."""
+        self.touched.pop(workspace, None)
 
     def running(self, workspace: WorkspaceId) -> tuple[Exec, ...]:
         """List the execs of a workspace that are not over."""

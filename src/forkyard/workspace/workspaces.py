@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,9 +43,10 @@ from forkyard.workspace import hard_disk, ports
 from forkyard.workspace.background import Background
 from forkyard.workspace.egress import Egress, NoEgress
 from forkyard.workspace.execs import Execs
-from forkyard.workspace.interface import Fleet, Line
+from forkyard.workspace.interface import Fleet
 from forkyard.workspace.layers import Layers
 from forkyard.workspace.life_tasks import LifeTasks
+from forkyard.workspace.living import Living
 from forkyard.workspace.recovery import Recovery
 from forkyard.workspace.sandboxes import UP, Names, Sandboxes
 from forkyard.workspace.slots import Slots
@@ -66,7 +66,7 @@ class Origin:
     limits: Limits
 
 
-class Workspaces:
+class Workspaces(Living):
     """The workspaces of one state directory; the only one to change their rows."""
 
     def __init__(
@@ -297,38 +297,6 @@ class Workspaces:
         failpoint("W02")
         self.layers.make_disk(row.id)
 
-    async def change_lifetime(self, workspace: WorkspaceId, lifetime: Lifetime) -> Workspace:
-        """Say anew when a workspace is stopped or deleted by itself.
-
-        Raises:
-            NotFoundError: No such workspace.
-            ConflictError: It is being deleted.
-
-        Durability:
-            The row is on disk when this returns.
-        """
-        self.get(workspace)
-        async with self._sandboxes.lock(workspace):
-            row = self.get(workspace)
-            if row.state is WorkspaceState.DELETING:
-                raise ConflictError(f"cannot keep workspace {workspace}: it is being deleted")
-            kept = replace(
-                row,
-                idle_stop_seconds=lifetime.idle_stop_seconds,
-                expires_at=lifetime.expires_at,
-            )
-            if kept != row:
-                await self.journal.append(kept, "lifetime", expect=row)
-            return kept
-
-    def running_execs(self, workspace: WorkspaceId) -> tuple[Exec, ...]:
-        """List the execs of a workspace that are not over."""
-        return self._execs.running(workspace)
-
-    def last_used(self, workspace: WorkspaceId) -> float | None:
-        """Say when a command last began or ended in it, in monotonic seconds of this server."""
-        return self._execs.touched.get(workspace)
-
     async def delete(self, workspace: WorkspaceId) -> None:
         """Stop a workspace if it runs, and remove it with all it holds. Idempotent.
 
@@ -365,6 +333,7 @@ class Workspaces:
             self._slots.release(deleting.slot)
             await self.egress.forget(workspace)
             self.layers.remove_unneeded(deleting.layers, self.journal.state)
+        self._execs.forget(workspace)
         self._sandboxes.forget(workspace)
         await self.layers.empty_trash()
 
@@ -526,39 +495,6 @@ class Workspaces:
             ),
             secrets=secrets,
         )
-
-    async def attach_exec(self, exec_id: ExecId) -> Line | None:
-        """Attach to an exec that runs, or is about to: give it input, get its output.
-
-        Returns:
-            None where it is over.
-
-        Raises:
-            NotFoundError: Nobody asked for one of that id.
-
-        Cancellation:
-            Safe; the exec goes on.
-        """
-        return await self._execs.attach(exec_id)
-
-    async def connect(self, workspace: WorkspaceId, port: int) -> socket.socket:
-        """Connect to a port of a running workspace's own loopback.
-
-        Raises:
-            NotFoundError: No such workspace.
-            ConflictError: It does not run.
-            WorkspaceError: Nobody listens there.
-
-        Cancellation:
-            Safe; the connection is closed.
-        """
-        row = self.get(workspace)
-        if row.state not in UP:
-            raise ConflictError(
-                f"cannot connect to port {port} in {workspace}: it is {row.state}",
-                hint=f"Start it with `forkyard workspace start {workspace}`.",
-            )
-        return await self.fleet.connect(workspace, port, epoch=row.epoch)
 
     async def wait_exec(self, exec_id: ExecId) -> Exec:
         """Wait for the end of an exec that was asked for before, also by an earlier server.
