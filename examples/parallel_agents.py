@@ -44,6 +44,7 @@ class Job:
     snapshot: str
     prompt: str
     tests: str
+    network: str
     patches: Path
     """Where the patches go."""
 
@@ -56,6 +57,7 @@ async def attempt(client: forkyard.Client, job: Job, agent: Agent) -> str:
             snapshot=job.snapshot,
             ephemeral=True,
             display_name=f"{job.snapshot}: {agent.name}",
+            network=job.network,
         ) as workspace:
             ran = await workspace.exec(
                 agent.command,
@@ -95,6 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--agent", action="append", required=True, metavar="NAME=COMMAND", help="one per agent"
     )
     parser.add_argument("--tests", required=True, help="a command that exits 0 when all is well")
+    parser.add_argument(
+        "--network",
+        choices=["none", "gateway"],
+        default="none",
+        help="gateway: agents reach their models, without a key",
+    )
     parser.add_argument("--patches", type=Path, default=Path(), help="folder for the patches")
     given = parser.parse_args(arguments)
     agents = []
@@ -104,7 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--agent {entry!r} is not NAME=COMMAND")
         agents.append(Agent(name=name, command=command))
     job = Job(
-        snapshot=given.snapshot, prompt=given.prompt, tests=given.tests, patches=given.patches
+        snapshot=given.snapshot,
+        prompt=given.prompt,
+        tests=given.tests,
+        network=given.network,
+        patches=given.patches,
     )
     try:
         lines = asyncio.run(run(job, agents))

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +66,20 @@ async def listening(book: Book, ledger: Ledger, *, host: str, port: int) -> Asyn
 
 
 @contextmanager
-def start_model(folder: Path, scenarios: Object, *, port: int = 0) -> Iterator[ScriptedModel]:
-    """Start a child process that serves on loopback, and end it after the block."""
+def start_model(
+    folder: Path, scenarios: Object, *, port: int = 0, within: Sequence[str] = ()
+) -> Iterator[ScriptedModel]:
+    """Start a child process that serves on loopback, and end it after the block.
+
+    Args:
+        folder: For its files.
+        scenarios: What it answers.
+        port: 0: any that is free.
+        within: Words before its command, such as those that enter another network namespace.
+    """
     script, ledger = folder / "model-scenarios.json", folder / "model-ledger.jsonl"
     script.write_text(json.dumps(scenarios), encoding="utf-8")
-    argv = [sys.executable, "-m", "scripted_model", "--scenarios", str(script)]
+    argv = [*within, sys.executable, "-m", "scripted_model", "--scenarios", str(script)]
     argv += ["--ledger", str(ledger), "--port", str(port)]
     child = subprocess.Popen(
         argv,
