@@ -93,6 +93,22 @@ async def test_a_workspace_has_the_images_files_user_and_variables_when_built_on
     assert told == "workspace\n1000\n/home/workspace /mine /bin:/x\nID=tiny\n"
 
 
+async def test_a_login_shell_keeps_the_images_path_when_its_profile_sets_another(
+    yard: Station, tmp_path: Path
+) -> None:
+    """Agents run commands in login shells; those that are given another PATH keep that one."""
+    profile = b'PATH=/usr/bin:/bin\nexport PATH\nfor i in /etc/profile.d/*.sh; do . "$i"; done\n'
+    root = tiny_root(
+        folder("etc/profile.d"),
+        Entry(name="etc/profile", content=profile),
+        Entry(name="etc/profile.d/tool.sh", content=b"PATH=$PATH:/tool\n"),
+    )
+    write_layout(tmp_path / "l", [root], variables={"PATH": "/bin:/go/bin"})
+    made = await build(yard, from_layout(tmp_path / "l"))
+    told = await shell(yard, made, "sh -lc 'echo $PATH'; PATH=/bin:/mine sh -lc 'echo $PATH'")
+    assert told == "/bin:/go/bin:/tool\n/bin:/mine:/tool\n"
+
+
 async def test_an_images_own_user_and_home_are_kept_when_it_has_uid_1000(
     yard: Station, tmp_path: Path
 ) -> None:

@@ -36,6 +36,15 @@ _NO_HOME = ("/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/sbin", "/sys", "
 _OURS = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TERM")
 """Variables of an image that say something of its own user or machine."""
 
+PROFILES = "/etc/profile.d"
+_PROFILE = b"""\
+# A login shell begins with the PATH that it was given: what the image's own programs are found by.
+_given=$({ tr '\\0' '\\n' <"/proc/$$/environ" | sed -n 's/^PATH=//p'; } 2>/dev/null)
+[ -z "$_given" ] || PATH=$_given
+unset _given
+"""
+"""Agents run commands in login shells, where /etc/profile forgets the image's PATH."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBase:
@@ -70,6 +79,10 @@ def lay_image_base(
         (root / place.lstrip("/")).chmod(0o1777)
     for target in GENERATED_MOUNTS:
         laying.file(target, b"")
+    profiles = layers.lookup(image.layers, PROFILES) if image.layers else None
+    if profiles is not None and profiles.is_directory:
+        laying.folder(PROFILES)
+        laying.file(f"{PROFILES}/00-given-path.sh", _PROFILE)
     account = laying.account()
     # Ours is there in any case: histories are sealed with this machine's programs instead.
     for home in {account.home, USER_HOME}:
