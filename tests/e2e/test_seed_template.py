@@ -8,6 +8,7 @@ as an administrator would have it do, and so does the image.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -184,8 +185,11 @@ def _the_best_patch_is_applied(desk: Desk) -> None:
     patch = (desk.folder / "claude-sonnet.patch").read_text()
     desk.inside("mine", "git apply", text=patch)
     assert "ok  \tgithub.com/acme-corp/payments-api" in desk.inside("mine", "go test ./...")
-    desk.forkyard("snapshot", "delete", "issue-1842")
+    # `mine` stands on it since it was taken: that is said, and not cut from under it
+    refused = desk.forkyard("snapshot", "delete", "issue-1842", code=4)
+    assert "stands on it" in refused
     desk.forkyard("workspace", "delete", "mine")
+    desk.forkyard("snapshot", "delete", "issue-1842")
 
 
 def _only_the_listed_hosts_were_asked(desk: Desk) -> None:
@@ -199,6 +203,22 @@ def _only_the_listed_hosts_were_asked(desk: Desk) -> None:
 
 def _no_credential_is_left_anywhere(desk: Desk) -> None:
     for one in (desk.token, desk.key):
-        detector = Detector(one)
-        assert detector.in_files(desk.home) == []
-        assert detector.in_processes() == []
+        # whole, and as a header or an address would carry it
+        words = [one.random, *_coded(one.random)]
+        patterns = [word for text in words for word in ("-e", text)]
+        found = subprocess.run(
+            ["grep", "-rlaF", *patterns, str(desk.home)],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert found.stdout == ""
+        assert Detector(one).in_processes() == []
+
+
+def _coded(text: str) -> list[str]:
+    """Give what base64 makes of a text, wherever it begins in what is coded."""
+    return [
+        base64.b64encode(bytes(before) + text.encode()).decode()[(0, 2, 3)[before] : -4]
+        for before in range(3)
+    ]
