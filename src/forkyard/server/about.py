@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 
 from forkyard import __version__
 from forkyard.errors import ConflictError
+from forkyard.model.workspace import TemplateState
 from forkyard.server.services import Services
 from forkyard.server.table import Call, bad_query
 from forkyard.server.views import active, event_bytes, event_view
@@ -25,6 +26,7 @@ from forkyard.wire.schema import (
     StopRequest,
     VersionInfo,
 )
+from forkyard.workspace.recipes import notes
 
 HEARTBEAT_SECONDS = 15.0
 EVENTS_AT_ONCE = 200
@@ -47,13 +49,19 @@ async def doctor(call: Call) -> DoctorReport:
     """Say what isolation is in force, by really starting a container."""
     isolation = await call.services.fleet.isolation()
     home = call.services.layout.home
+    of_templates = [
+        f"template {one.name}: {note}"
+        for one in call.services.journal.state.templates.values()
+        if one.state is not TemplateState.DELETED
+        for note in notes(one.spec)
+    ]
     full = await asyncio.to_thread(Reserve(call.services.layout.reserve).trouble)
     return DoctorReport(
         runtime=isolation.runtime,
         storage_mode=isolation.storage_mode,
         protections=dict(isolation.protections),
         problems=[*isolation.problems, *([] if full is None else [full])],
-        notes=list(isolation.notes),
+        notes=[*isolation.notes, *of_templates],
         digest=isolation.digest,
         home=str(home),
         free_bytes=shutil.disk_usage(home).free,

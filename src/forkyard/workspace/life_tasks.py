@@ -72,7 +72,8 @@ class LifeTasks:
             await self._give_up(row, trouble)
             raise WorkspaceError(
                 f"cannot start workspace {row.id}: {trouble}",
-                hint=f"Read what it printed: `forkyard workspace logs {row.id} --task {task.name}`.",
+                hint="Read what it printed:"
+                f" `forkyard workspace logs {row.id} --task {task.name}`.",
             )
 
     async def _run(self, spec: ExecSpec, row: Workspace) -> str | None:

@@ -21,7 +21,10 @@ from forkyard.model.workspace import (
     TemplateSpec,
     TemplateTask,
 )
+from forkyard.wire.fields import Problems
+from forkyard.wire.template_vars import put_in
 from forkyard.wire.templatefile import MEGABYTE, parse_template, with_values
+from forkyard.wire.yaml import Node
 
 WHOLE = """\
 spec:
@@ -422,3 +425,127 @@ def test_recipe_comes_back_when_written_as_yaml(
     assert spec.variables == variables
     assert [(task.name, task.run) for task in spec.tasks] == [(name, run) for name in names]
     assert spec.limits.memory_bytes == megabytes * MEGABYTE
+
+
+WORDS = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+LOGINS = st.builds(
+    Credentials, username=WORDS, secret=st.from_regex(r"[a-z][a-z0-9.-]{2,20}", fullmatch=True)
+)
+REVISIONS = st.none() | st.from_regex(r"[a-z][a-z0-9]{0,5}(/[a-z0-9]{1,5})?", fullmatch=True)
+
+
+@st.composite
+def repositories(draw: st.DrawFn, target: str = "/workspace/repo") -> RepositorySource:
+    """Draw any repository that a file can name."""
+    if draw(st.booleans()):
+        return RepositorySource(
+            url=f"https://{draw(WORDS)}.example/{draw(WORDS)}",
+            credentials=draw(st.none() | LOGINS),
+            branch=draw(REVISIONS),
+            checkout=draw(REVISIONS),
+            depth=draw(st.none() | st.integers(1, 999)),
+            submodules=draw(st.booleans()),
+            target=target,
+        )
+    if draw(st.booleans()):
+        return RepositorySource(path=f"/{draw(WORDS)}", include_uncommitted=True, target=target)
+    return RepositorySource(
+        path=f"/{draw(WORDS)}",
+        branch=draw(REVISIONS),
+        checkout=draw(REVISIONS),
+        depth=draw(st.none() | st.integers(1, 999)),
+        target=target,
+    )
+
+
+@st.composite
+def task_lists(draw: st.DrawFn) -> tuple[TemplateTask, ...]:
+    """Draw tasks of all kinds."""
+    tasks = []
+    for name in draw(st.lists(WORDS, unique=True, max_size=3)):
+        kind = draw(st.sampled_from(TaskType))
+        tasks.append(
+            TemplateTask(
+                name=name,
+                run=draw(st.sampled_from(["true", 'echo "$X" ${Y} {{ .Z }}\n', "a: b # c"])),
+                working_directory=draw(st.sampled_from(["/workspace", "/workspace/repo"])),
+                on_failure=draw(st.sampled_from(OnFailure)),
+                type=kind,
+                run_as_root=draw(st.booleans()),
+                background=kind is not TaskType.PRE_STOP and draw(st.booleans()),
+                secrets=draw(
+                    st.dictionaries(st.from_regex(r"[A-Z]{1,5}", fullmatch=True), WORDS, max_size=2)
+                )
+                if kind is TaskType.ON_CREATE
+                else {},
+                evaluations=kind is TaskType.POST_START and draw(st.booleans()),
+            )
+        )
+    return tuple(tasks)
+
+
+def written(source: RepositorySource) -> dict[str, object]:
+    """Write a repository as a file has it."""
+    found: dict[str, object] = {
+        key: getattr(source, key)
+        for key in ("path", "url", "branch", "checkout", "depth")
+        if getattr(source, key) is not None
+    }
+    found |= {key: True for key in ("submodules", "include_uncommitted") if getattr(source, key)}
+    if source.credentials is not None:
+        password = {"fromSecret": source.credentials.secret}
+        login = {"username": source.credentials.username, "password": password}
+        found["authentication"] = {"http": login}
+    if source.target != "/workspace/repo":
+        found["target"] = source.target
+    return found
+
+
+@given(main=repositories(), other=repositories(target="/workspace/more/one"), tasks=task_lists())
+def test_sources_and_tasks_come_back_when_written_as_yaml(
+    main: RepositorySource, other: RepositorySource, tasks: tuple[TemplateTask, ...]
+) -> None:
+    """Every repository and task that the model can hold can be written, and is read as it was."""
+    listed = [
+        {
+            "name": one.name, "run": one.run, "workingDir": one.working_directory,
+            "onFailure": one.on_failure.value, "type": one.type.value,
+            "runAsRoot": one.run_as_root, "background": one.background,
+            "evaluations": one.evaluations,
+            **({"secrets": [{"key": k, "fromSecret": v} for k, v in one.secrets.items()]}
+               if one.secrets else {}),
+        }
+        for one in tasks
+    ]  # fmt: skip
+    spec = parse_template(
+        pyyaml.safe_dump(
+            {
+                "spec": {
+                    "image": {"registry": {"url": "golang:1"}},
+                    "repository": written(main),
+                    "additionalRepositories": [written(other)],
+                    "runtime": {"tasks": listed},
+                }
+            }
+        )
+    )
+    assert (spec.repository, spec.additional_repositories) == (main, (other,))
+    assert spec.tasks == tasks
+
+
+@given(
+    text=st.text(max_size=80),
+    value=st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=20),
+)
+def test_a_value_adds_nothing_but_itself(text: str, value: str) -> None:
+    """Whatever a variable holds, only the texts that use it change, and no key appears."""
+    file = (
+        "spec: {vars: {A: x}, runtime: {envVars: [{key: K, value: 'is {{ vars.A }}'},"
+        " {key: L, value: same}]}}"
+    )
+    spec = with_values(parse_template(file, "t.yaml"), {"A": value})
+    assert spec.variables == {"K": f"is {value}", "L": "same"}
+    assert (
+        text.replace("{{", "")
+        == put_in(Node(value=text.replace("{{", ""), line=1), {"A": value}, Problems(None)).value
+    )
