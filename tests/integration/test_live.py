@@ -298,3 +298,44 @@ def test_an_interrupt_ends_the_command_inside(prepared: Path, mine: str) -> None
     with BlockingClient(prepared) as client:
         (row,) = client.workspaces.get(mine).execs()
     assert (row.state, row.stop_reason) == ("ended", "killed")
+
+
+def test_nothing_inside_holds_the_master_of_a_terminal(person: Person) -> None:
+    """Neither the shell nor what it starts has a descriptor of it, nor a terminal of the host."""
+    person.type(b"ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c ptmx; echo looked\r")
+
+    person.reads(b"\r\n0\r\nlooked")
+
+
+def test_logs_tell_each_command_and_what_it_printed(prepared: Path, mine: str) -> None:
+    """Command, status and output, of one or of all."""
+    forkyard(prepared, "exec", mine, "-c", "echo first; echo e1 >&2")
+    forkyard(prepared, "exec", mine, "-c", "echo second; exit 3", code=3)
+
+    newest = forkyard(prepared, "logs", mine)
+    everything = forkyard(prepared, "logs", mine, "--all")
+
+    assert newest.stdout == b"second\n"
+    assert everything.stdout == b"first\nsecond\n"
+    assert b"exited 3 after" in everything.stderr
+    assert b"echo second; exit 3" in everything.stderr
+    assert b"e1\n" in everything.stderr
+
+
+def test_completion_gives_workspaces_by_name_and_id(prepared: Path, mine: str) -> None:
+    """What a shell asks for when a person presses the key."""
+    done = subprocess.run(
+        [sys.executable, "-m", "forkyard"],
+        env={
+            **os.environ,
+            "FORKYARD_HOME": str(prepared),
+            "_FORKYARD_COMPLETE": "bash_complete",
+            "COMP_WORDS": "forkyard workspace shell ws_",
+            "COMP_CWORD": "3",
+        },
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+
+    assert f"plain,{mine}".encode() in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from forkyard.wire.units import format_duration
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
-    from forkyard.wire.schema import WorkspaceInfo
+    from forkyard.wire.schema import ExecInfo, WorkspaceInfo
 
 
 @click.group()
@@ -254,13 +255,27 @@ def show(workspace_id: str, *, as_json: bool) -> None:
         say(f"{key:<21} {clean(value)}")
 
 
-@workspace.command(epilog="\b\nExample:\n  forkyard workspace logs ws_77aa")
+@workspace.command(
+    epilog="\b\nExamples:\n  forkyard workspace logs mine             # of the newest command\n"
+    "  forkyard workspace logs mine --all -f    # of all, and what comes until they are over\n"
+    "  forkyard workspace logs mine --exec exec_12ab"
+)
 @click.argument("workspace_id", metavar="W", shell_complete=complete)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the newest command is over.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the command is over.")
+@click.option("--all", "everything", is_flag=True, help="Of every command, each under its name.")
+@click.option("--exec", "exec_id", metavar="EXEC", help="Of this command.")
 @click.option("--task", metavar="NAME", help="Of this task of the template, in the newest start.")
 @json_option
-def logs(workspace_id: str, task: str | None, *, follow: bool, as_json: bool) -> None:
-    """Show what the newest command in a workspace printed; with --json: all its commands."""
+def logs(
+    workspace_id: str,
+    exec_id: str | None,
+    task: str | None,
+    *,
+    follow: bool,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Show what commands in a workspace printed; with --json: list the commands."""
 
     async def conversation(client: Client) -> None:
         found = await client.workspaces.get(workspace_id)
@@ -268,12 +283,25 @@ def logs(workspace_id: str, task: str | None, *, follow: bool, as_json: bool) ->
         if as_json:
             write_json(execs)
             return
-        execs = [one for one in execs if one.task.partition(" ")[2] == (task or "")]
+        if exec_id is not None:
+            execs = [one for one in execs if one.id.startswith(exec_id)]
+        elif not everything:
+            execs = [one for one in execs if one.task.partition(" ")[2] == (task or "")][-1:]
         if not execs:
-            what = "No command" if task is None else f"No task {task}"
+            what = "No such command" if exec_id else "No command" if not task else f"No task {task}"
             progress(f"{what} has been run in it yet.")
-            return
-        for stream, target in (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer)):
-            await stream_out(found.output(execs[-1].id, stream=stream, follow=follow), target)
+        for one in execs:
+            if everything:
+                progress(f"== {one.id} {one.created_at} {_how(one)}: {shlex.join(one.argv)}")
+            for stream, target in (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer)):
+                await stream_out(found.output(one.id, stream=stream, follow=follow), target)
 
     talk(conversation)
+
+
+def _how(one: ExecInfo) -> str:
+    if one.stop_reason is None:
+        return "running"
+    if one.stop_reason == "exited":
+        return f"exited {one.exit_code} after {seconds(one.elapsed_seconds)}"
+    return one.stop_reason

@@ -22,6 +22,8 @@ from forkyard.wire.errors import printable
 from forkyard.wire.schema import INLINE_OUTPUT_BYTES, ExecInfo, ExecRequest
 
 KILL_AGAIN_SECONDS = 0.5
+MOST_WORD = 2000
+"""Characters of one argument that are told."""
 
 
 def find_exec(services: Services, text: str) -> Exec:
@@ -96,14 +98,21 @@ def exec_bytes(services: Services, row: Exec) -> bytes:
 
 async def show_exec(call: Call) -> ExecInfo:
     """Show one exec, without its output."""
-    return exec_view(find_exec(call.services, call.parameters["id"]))
+    return _told(call.services, find_exec(call.services, call.parameters["id"]))
+
+
+def _told(services: Services, row: Exec) -> ExecInfo:
+    """Tell an exec with what was run; a person may have typed a secret into that."""
+    info = exec_view(row)
+    info.argv = [printable(services.masker.mask_text(word))[:MOST_WORD] for word in row.spec.argv]
+    return info
 
 
 async def list_execs(call: Call) -> list[ExecInfo]:
     """List a workspace's execs, oldest first."""
     workspace = find_workspace(call.services, call.parameters["id"])
     return [
-        exec_view(one)
+        _told(call.services, one)
         for one in call.services.journal.state.execs.values()
         if one.workspace == workspace.id
     ]

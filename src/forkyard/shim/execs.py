@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import time
@@ -18,6 +19,7 @@ from forkyard.shim.spawner import Command, Refusal, Spawner
 
 CHUNK_BYTES = 256 * 1024
 DESK = ".next"
+_F_SETPIPE_SZ, _WIDE_BYTES = 1031, 1 << 20
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
@@ -204,6 +206,8 @@ class RunningExec:
         self.is_attended: bool = self.is_terminal or spec.get("attended", False)
         """Whether somebody is on their way who wants its output from the first byte on."""
         self.input: Input | None = None
+        if self.is_attended and not self.is_terminal:
+            _widen(self.stdout.read_end)
         command = Command(
             argv=spec["argv"],
             variables=spec["variables"],
@@ -218,6 +222,7 @@ class RunningExec:
         if spec.get("has_input", False) and not self.is_terminal:
             os.close(desk.null)
             source, ours = os.pipe2(os.O_CLOEXEC)
+            _widen(ours)
             self.input = Input(ours)
         outcome = spawner.spawn(command, (source, self.stdout.write_end, self.stderr.write_end))
         os.close(source)
@@ -360,6 +365,12 @@ class RunningExec:
         if self.pid is not None and self.status is None:
             self.pid = None
         self.finish()
+
+
+def _widen(pipe: int) -> None:
+    """Let more wait in a pipe that may carry much; the usual fill does where that is refused."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _WIDE_BYTES)
 
 
 def lost_result(name: str, detail: str) -> Message:

@@ -382,6 +382,8 @@ class ExecInfo(AnswerModel):
     stderr_bytes: int = 0
     truncated: bool = False
     detail: Text | None = None
+    argv: list[Text] = []
+    """What was run; given where execs are listed or shown."""
     stdout: str | None = None
     """Base64; null where it is longer than the inline limit."""
     stderr: str | None = None
