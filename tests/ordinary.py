@@ -145,11 +145,11 @@ class OrdinaryUser:
             timeout=TIMEOUT_SECONDS,
         )
 
-    def put_over(self, path: str, content: str) -> None:
+    def put_over(self, path: str, content: str, *, mode: int = 0o644) -> None:
         """Let a file of the machine hold something else, for him alone."""
         ours = self.folder / f"over{path.replace('/', '-')}"
         ours.write_text(content, encoding="utf-8")
-        ours.chmod(0o644)
+        ours.chmod(mode)
         done = self.as_root("mount", "--bind", ours, path)
         assert done.returncode == 0, done.stderr
 

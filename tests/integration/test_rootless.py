@@ -180,3 +180,21 @@ def test_a_limit_that_cannot_be_enforced_is_told_and_the_deadline_ends_the_attem
     assert attempt["state"] == "timed-out"
     (manifest,) = (ordinary.state / "runs").glob("*/*/manifest.json")
     assert json.loads(manifest.read_text())["isolation"]["memory limit"] == "not enforced"
+
+
+def test_ssh_finds_the_users_keys_when_an_address_is_cloned(ordinary: OrdinaryUser) -> None:
+    """It asks the system, which knows id 0 as root: the user's home lies there meanwhile."""
+    keys = ordinary.home / ".ssh"
+    done = ordinary.run("sh", "-ec", "mkdir .ssh; echo the key of mine > .ssh/mine")
+    assert done.returncode == 0, done.stderr
+    fake = '#!/bin/sh\nhome=$(getent passwd "$(id -u)" | cut -d: -f6)\necho fatal: $(cat "$home/.ssh/mine") >&2\n'
+    ordinary.put_over("/usr/bin/ssh", f"{fake}exit 1\n", mode=0o755)
+    file = keys.parent / "t.yaml"
+    text = "spec:\n  image: host\n  repository:\n    url: ssh://example.invalid/x\n"
+    ordinary.run(sys.executable, "-c", f"open({str(file)!r}, 'w').write({text!r})")
+    ordinary.forkyard("template", "apply", file, "--name", "t")
+
+    failed = ordinary.forkyard("template", "build", "t", code=10)
+
+    logs = "".join(path.read_text() for path in (ordinary.state / "builds").rglob("*log*"))
+    assert "the key of mine" in failed.stderr + failed.stdout + logs

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from forkyard.base.process import Finished, run_async
 from forkyard.errors import UserError, WorkspaceError
 from forkyard.shim.ids import CLONER_USER_ID
-from forkyard.workspace.owners import home_of
+from forkyard.workspace.owners import at_home, home_of
 from forkyard.workspace.trusted_git import GIT_VARIABLES, SAFE_OPTIONS, last_words
 
 CLONE_SECONDS = 3600.0
@@ -219,7 +219,7 @@ class _Jail:
         if not self.is_lowered:
             variables["HOME"] = home_of(os.geteuid())
             return await run_async(
-                [*limits, *git], variables=variables, timeout_seconds=CLONE_SECONDS
+                [*at_home(), *limits, *git], variables=variables, timeout_seconds=CLONE_SECONDS
             )
         answer = b""
         if self.login is not None:

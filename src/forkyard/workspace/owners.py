@@ -19,3 +19,20 @@ def home_of(user: int) -> str:
         return pwd.getpwuid(user).pw_dir
     except KeyError:
         return NO_HOME
+
+
+def at_home() -> list[str]:
+    """Give what stands before a command that asks the system where its user's home is.
+
+    Rootless, that would be the home of the machine's root: ssh looks for keys there, whatever the
+    environment says. In a mount namespace of the command's own, our user's home lies over it.
+    """
+    if not IDS.is_rootless:
+        return []
+    return [
+        "unshare", "--mount", "--propagation=private", "--",
+        "/bin/sh", "-c", _SHOW_HOME, "sh", home_of(0), pwd.getpwuid(0).pw_dir,
+    ]  # fmt: skip
+
+
+_SHOW_HOME = 'mount --rbind -- "$1" "$2" && shift 2 && exec "$@"'

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from forkyard.base.process import Finished, run_async
 from forkyard.errors import WorkspaceError
+from forkyard.shim.ids import IDS
 
 GIT_VARIABLES = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -57,6 +58,8 @@ async def git(
     A repository's own settings may name filters, which `status` runs: with an `owner` they get
     that user's rights and not ours.
     """
+    if IDS.is_rootless and owner:
+        owner = IDS.nobody  # a stranger's, whom we cannot name: git will say that it is not ours
     lowered = (
         ["setpriv", f"--reuid={owner}", f"--regid={owner}", "--clear-groups", "--no-new-privs"]
         if owner and os.geteuid() == 0
