@@ -18,6 +18,7 @@ from forkyard.model.workspace import (
     NetworkPolicy,
     WorkspaceState,
 )
+from forkyard.shim.ids import IDS
 from forkyard.workspace.images import SEARCH_PATH, Building, Images
 from oci_images import tiny_root, write_layout
 from registry import registry
@@ -88,7 +89,7 @@ async def test_an_image_is_built_when_a_context_holds_a_containerfile(
     assert image.variables == {"PATH": "/bin", "BASE": "1", "ADDED": "2"}
     found = yard.workspaces.layers.lookup(image.layers, "/mine")
     assert found is not None
-    assert (found.facts.st_uid & 0xFFFF, found.facts.st_mode & 0o777) == (5, 0o600)
+    assert (found.facts.st_uid, found.facts.st_mode & 0o777) == (IDS.storage_id(5), 0o600)
     assert any("in a sandbox of its own; its steps reach: nothing" in line for line in said)
     assert all(
         one.state is WorkspaceState.DELETED for one in yard.journal.state.workspaces.values()
