@@ -101,8 +101,12 @@ class Layers:
         """
         await self.sync()
         for layer in layers:
-            self.partial(layer).rename(self._layout.layer(layer))
+            self.name(layer)
         sync_directory(self._layout.layers)
+
+    def name(self, layer: LayerId) -> None:
+        """Give a built layer its name. Not durable before `sync`."""
+        self.partial(layer).rename(self._layout.layer(layer))
 
     def adopt_upper(self, workspace: WorkspaceId, layer: LayerId) -> None:
         """Turn a stopped workspace's upper directory into a layer and give it an empty one.

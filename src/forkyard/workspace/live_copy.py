@@ -46,7 +46,7 @@ async def copy_running(
         It goes on; the half-made layer is left to whoever removes what no row names.
 
     Durability:
-        The layer is on disk when this returns.
+        None before `Layers.sync`; no row may say that the layer is whole before that.
     """
     target = layers.start(layer)
     await fleet.freeze(row.id, epoch=row.epoch, seconds=FROZEN_SECONDS)
@@ -62,7 +62,7 @@ async def copy_running(
             hint=f"Stop it first: `forkyard workspace stop {row.id}`.",
         )
     failpoint("S06")
-    await layers.finish(layer)
+    layers.name(layer)
     return round(seconds, 3)
 
 

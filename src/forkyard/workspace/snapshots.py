@@ -194,8 +194,8 @@ class Snapshots:
 
     async def _complete(self, pending: Snapshot) -> Snapshot:
         failpoint("S02")
-        base = await self._record(pending)
-        await self._layers.sync()
+        # The one waits for the processor, the other for the disk.
+        base, _ = await asyncio.gather(self._record(pending), self._layers.sync())
         ready = replace(pending, state=SnapshotState.READY, base=base)
         await self._journal.append(ready, "ready")
         if len(ready.layers) >= MOST_LAYERS:

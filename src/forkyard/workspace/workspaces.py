@@ -513,18 +513,10 @@ class Workspaces(Living):
     async def held(
         self, workspace: WorkspaceId, *, usable: bool = False
     ) -> AsyncIterator[Workspace]:
-        """Keep a workspace from being started, stopped or deleted by others for a while.
-
-        Args:
-            workspace: Which.
-            usable: Whether it must be stopped, or up with a sandbox of this server.
-        """
+        """Keep others from starting, stopping or deleting it; `usable`: stopped, or up and ours."""
         self.get(workspace)
         async with self._sandboxes.lock(workspace):
-            if usable:
-                yield await self._sandboxes.usable(workspace)
-            else:
-                yield self.get(workspace)
+            yield await self._sandboxes.usable(workspace) if usable else self.get(workspace)
 
     async def recover(self) -> None:
         """Make rows and machine agree after a start; a second time changes nothing."""
