@@ -64,7 +64,8 @@ from forkyard.store.journal import Journal
 from forkyard.store.reserve import Reserve
 from forkyard.store.secrets import Secrets
 from forkyard.wire.taskfile import RunRequest
-from forkyard.workspace.agent_install import Agents, recipe_of, sweep
+from forkyard.workspace.agent_folders import sweep
+from forkyard.workspace.agent_install import Agents, recipe_of
 from forkyard.workspace.egress import has_allowlist_up
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.images import SCRATCH_PREFIX as IMAGE_SCRATCH

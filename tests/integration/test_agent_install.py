@@ -20,8 +20,10 @@ from forkyard.agents.interface import AGENTS_ROOT, Package, Recipe
 from forkyard.config import Layout
 from forkyard.errors import ConfigError, NotFoundError, WorkspaceError
 from forkyard.workspace import agent_install
+from forkyard.workspace.agent_contents import CONTENTS
 from forkyard.workspace.agent_fetch import Fetcher
-from forkyard.workspace.agent_install import Agents, InstalledAgent, sweep
+from forkyard.workspace.agent_folders import outdated, sweep
+from forkyard.workspace.agent_install import Agents, InstalledAgent, digest_of, recipe_of
 from real_agents import ARCHIVES, fetch, provide
 
 pytestmark = pytest.mark.anyio
@@ -180,6 +182,44 @@ async def test_leftovers_are_swept_when_an_installation_was_killed(tmp_path: Pat
 
     assert sweep(layout) == ("agents/.new-abc",)
     assert list(layout.agents.iterdir()) == []
+
+
+async def test_folder_is_outdated_when_no_driver_is_pinned_to_it(tmp_path: Path) -> None:
+    """What is pinned now, what is being made and what is no agent's is none."""
+    layout = Layout(tmp_path / "home")
+    source = tmp_path / "source"
+    source.mkdir()
+    made = await install(Agents(layout), recipe_in(source), source)
+    recipe = recipe_of("codex")
+    assert recipe is not None
+    current = layout.agents / f"codex-{recipe.version}-{digest_of(recipe)}"
+    for folder in (current, layout.agents / ".new-abc", layout.agents / "mine"):
+        folder.mkdir()
+    (current / CONTENTS).write_text("{}")
+
+    assert outdated(layout) == (made.folder.parent,)
+
+
+async def test_what_is_done_is_known_when_an_agent_is_being_installed(tmp_path: Path) -> None:
+    """While it lasts: which step, and the bytes on disk so far."""
+    layout = Layout(tmp_path / "home")
+    source = tmp_path / "source"
+    source.mkdir()
+    agents = Agents(layout)
+    seen: list[tuple[str, int]] = []
+
+    def look(_: str) -> None:
+        doing = agents.doing("tool")
+        assert doing is not None
+        seen.append((doing.what, doing.size_bytes()))
+
+    recipe = recipe_in(source, files={"package/lib/a.py": b"A = 1\n"})
+    recipe = replace(recipe, library="lib")
+    await agents._install("tool", recipe, source=source, variables={}, announce=look)
+
+    assert [what for what, _ in seen] == ["unpacking tool 1.0", "compiling tool"]
+    assert seen[1][1] > seen[0][1] == 0
+    assert agents.doing("tool") is None
 
 
 async def test_it_is_refused_when_the_machine_is_of_another_kind(

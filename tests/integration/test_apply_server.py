@@ -100,6 +100,7 @@ def test_the_last_application_is_taken_back_when_asked_for(tmp_path: Path) -> No
     refused = forkyard("undo", folder=tree)
     assert (refused.returncode, files(tree)) == (4, {**after, "two": "mine"})
     assert "'two' has other content" in refused.stderr
+    assert "Taking" not in refused.stderr  # nothing is said of what is not going to be done
     (tree / "two").write_text("two\n")
     assert forkyard("serve", "--stop", folder=tree).returncode == 0
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from forkyard.cli.calls import json_option, talk
 from forkyard.cli.output import as_json as write_json
-from forkyard.cli.output import clean, progress, say, style, table
-from forkyard.errors import AgentError
+from forkyard.cli.output import clean, is_terminal, progress, say, size_of, style, table
+from forkyard.errors import AgentError, ForkyardError
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
     from forkyard.wire.schema import DriverReport
+
+
+_LOOK_SECONDS = 1.0
 
 
 @click.group()
@@ -96,7 +101,7 @@ def install(names: tuple[str, ...], *, everything: bool, source: str | None, as_
         done = []
         for name in wanted:
             progress(f"Installing {name}; a first time this takes a minute or two.")
-            done.append(await client.agents.install(name, source=source))
+            done.append(await _install(client, name, source))
         return done
 
     found = talk(ask)
@@ -107,6 +112,33 @@ def install(names: tuple[str, ...], *, everything: bool, source: str | None, as_
         say(f"{clean(one.name)} {clean(one.version or '')} is installed: {clean(one.folder or '')}")
         for note in one.notes:
             say(f"  note: {clean(note)}")
+
+
+async def _install(client: Client, name: str, source: str | None) -> DriverReport:
+    """Install one agent, and on a terminal show what is done meanwhile."""
+    installing = asyncio.ensure_future(client.agents.install(name, source=source))
+    try:
+        if is_terminal(sys.stderr):
+            await _look_on(client, name, installing)
+        return await installing
+    finally:
+        installing.cancel()
+
+
+async def _look_on(client: Client, name: str, installing: asyncio.Future[DriverReport]) -> None:
+    told = ""
+    while not installing.done():
+        await asyncio.wait({installing}, timeout=_LOOK_SECONDS)
+        if installing.done():
+            return
+        try:
+            seen = await client.agents.progress(name)
+        except ForkyardError:
+            return  # it is only shown; what goes wrong is told by the installation itself
+        text = "" if seen.doing is None else f"  {seen.doing}, {size_of(seen.size_bytes)} so far"
+        if text not in {"", told}:
+            told = text
+            progress(text)
 
 
 def _show(one: DriverReport) -> None:

@@ -96,9 +96,11 @@ async def _take_back(
         meant = await client.candidates.application(application)
     else:
         meant = await _last(client, None if workspace else _root(target or "."), workspace)
+    # What would be refused is refused before anything is said of what is going to be done.
+    done = await client.candidates.undo(meant.id, dry_run=True)
     if meant.state != "undone":
         _announce(meant, await client.candidates.get(meant.candidate))
-    return await client.candidates.undo(meant.id, dry_run=is_dry)
+    return done if is_dry else await client.candidates.undo(meant.id, dry_run=False)
 
 
 async def _last(client: Client, folder: Path | None, workspace: str | None) -> ApplicationInfo:

@@ -8,7 +8,7 @@ from forkyard.client.connection import Connection
 from forkyard.client.resources import absolute, part
 from forkyard.config import registry_settings
 from forkyard.wire.errors import request_of
-from forkyard.wire.schema import DriverInfo, DriverReport, InstallRequest
+from forkyard.wire.schema import DriverInfo, DriverReport, InstallProgress, InstallRequest
 
 
 class Agents:
@@ -25,6 +25,12 @@ class Agents:
     async def check(self, name: str) -> DriverReport:
         """Ask how an agent is installed; every file of it is compared with what was unpacked."""
         return await self._connection.ask("GET", f"/v1/drivers/{part(name)}", DriverReport)
+
+    async def progress(self, driver: str) -> InstallProgress:
+        """Say what is done to install an agent just now."""
+        return await self._connection.ask(
+            "GET", f"/v1/drivers/{part(driver)}/progress", InstallProgress
+        )
 
     async def install(self, name: str, *, source: str | Path | None = None) -> DriverReport:
         """Install an agent as it is pinned; one that is there is left as it is.

@@ -31,6 +31,7 @@ from forkyard.errors import ConflictError, ForkyardError, GatewayError, NotFound
 from forkyard.model.image import Image
 from forkyard.model.run import AttemptState
 from forkyard.model.workspace import (
+    ReadOnlyMount,
     Snapshot,
     SnapshotState,
     TemplateState,
@@ -40,6 +41,7 @@ from forkyard.model.workspace import (
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
 from forkyard.store.projections import State
+from forkyard.workspace.agent_folders import outdated
 from forkyard.workspace.layers import Layers, needed_layers
 
 _log = logging.getLogger(__name__)
@@ -158,6 +160,7 @@ class Garbage:
                 if not is_dry:
                     await asyncio.to_thread(move_to_trash, path, self.layout.trash)
             told += await self._roots(is_dry=is_dry)
+            told += await self._agents(is_dry=is_dry)
             told += await self._entries(is_dry=is_dry)
             if not is_dry:
                 # Before the store: writing a pack anew needs room.
@@ -292,6 +295,19 @@ class Garbage:
             for one in freed
         ]
 
+    async def _agents(self, *, is_dry: bool) -> list[Removed]:
+        """Remove agents of other versions that no workspace or snapshot shows any more."""
+        told: list[Removed] = []
+        for path in outdated(self.layout):
+            size = await _size(path)
+            # Looked at last: nothing else runs between here and the rename.
+            if any(Path(one.source).is_relative_to(path) for one in _shown(self.journal.state)):
+                continue
+            told.append(Removed(kind="agent", name=self._name(path), size_bytes=size))
+            if not is_dry:
+                move_to_trash(path, self.layout.trash)
+        return told
+
     async def _entries(self, *, is_dry: bool) -> list[Removed]:
         """Have the ledger forget what was copied long ago; what it has not, goes another time."""
         try:
@@ -355,6 +371,16 @@ def _without_images(state: State) -> State:
         if not isinstance(entity, Image):
             after.apply(entity)
     return after
+
+
+def _shown(state: State) -> Iterator[ReadOnlyMount]:
+    """Give all that is shown in workspaces, and would be in those forked from a snapshot."""
+    for workspace in state.workspaces.values():
+        if workspace.state is not WorkspaceState.DELETED:
+            yield from workspace.environment.mounts
+    for snapshot in state.snapshots.values():
+        if snapshot.state in {SnapshotState.PENDING, SnapshotState.READY}:
+            yield from snapshot.environment.mounts
 
 
 def _derived(state: State, snapshot: Snapshot) -> list[Snapshot]:

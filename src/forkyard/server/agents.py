@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from forkyard.agents.interface import AgentDriver
+from forkyard.agents.mini_swe_agent import PYTHON, PYTHON_VERSIONS
 from forkyard.agents.registry import driver_named, driver_names
-from forkyard.errors import ConfigError, NotFoundError
+from forkyard.base import process
+from forkyard.errors import ConfigError, ForkyardError, NotFoundError
 from forkyard.server.services import Services
 from forkyard.server.table import Call
-from forkyard.wire.schema import ArchiveInfo, DriverInfo, DriverReport, InstallRequest
+from forkyard.wire.schema import (
+    ArchiveInfo,
+    DriverInfo,
+    DriverReport,
+    InstallProgress,
+    InstallRequest,
+)
 
 MOST_PROBLEMS = 20
+_PYTHON_SECONDS = 10.0
 
 
 async def drivers(call: Call) -> list[DriverInfo]:
@@ -24,6 +34,14 @@ async def check(call: Call) -> DriverReport:
     return await _report(call.services, _found(call))
 
 
+async def progress(call: Call) -> InstallProgress:
+    """Say what is done to install an agent just now."""
+    doing = call.services.agents.doing(_found(call).name)
+    if doing is None:
+        return InstallProgress()
+    return InstallProgress(doing=doing.what, size_bytes=await asyncio.to_thread(doing.size_bytes))
+
+
 async def install(call: Call) -> DriverReport:
     """Install an agent, from a folder or from the registries."""
     asked = call.asked(InstallRequest)
@@ -34,6 +52,24 @@ async def install(call: Call) -> DriverReport:
         variables=asked.variables,
     )
     return await _report(call.services, driver)
+
+
+async def _python_here() -> str:
+    """Say which Python the image `host` shows: this machine's own."""
+    try:
+        done = await process.run_async(
+            [PYTHON, "-IS", "-c", "import sys; print(*sys.version_info[:3], sep='.')"],
+            variables={"PATH": "/usr/bin:/bin"},
+            timeout_seconds=_PYTHON_SECONDS,
+        )
+    except (ForkyardError, OSError):
+        return f"{PYTHON} is not there, so the agent cannot start"
+    version = done.stdout.decode("ascii", "replace").strip()
+    if done.exit_code != 0 or not version:
+        return f"{PYTHON} cannot be run, so the agent cannot start"
+    if version.split(".")[:2] not in [[str(one) for one in known] for known in PYTHON_VERSIONS]:
+        return f"{PYTHON} is {version}, with which the agent cannot start"
+    return f"{PYTHON} is {version}, which will do"
 
 
 def _found(call: Call) -> AgentDriver:
@@ -77,7 +113,11 @@ async def _report(services: Services, driver: AgentDriver) -> DriverReport:
         for one in services.agents.others(driver.name)
     ]
     if recipe.needs:
-        notes.append(f"the image must have {recipe.needs}")
+        notes.append(
+            f"the image must have {recipe.needs}; without it, or with another version, the agent"
+            " does not start: its attempts end with failure `agent`, exit status 127, and say so"
+        )
+        notes.append(f"image `host`: {await _python_here()}")
     return DriverReport(
         **info,
         folder=None if installed is None else str(installed.folder),

@@ -46,6 +46,7 @@ from forkyard.server.presence import Presence
 from forkyard.store.journal import Journal
 from forkyard.wire.taskfile import RunRequest
 from forkyard.workspace.agent_install import InstalledAgent
+from forkyard.workspace.agent_progress import Doing
 from forkyard.workspace.interface import Isolation, Line
 from forkyard.workspace.sizes import Size
 
@@ -271,6 +272,10 @@ class SecretService(Protocol):
 
 class AgentService(Protocol):
     """Installs agents."""
+
+    def doing(self, driver: str) -> Doing | None:
+        """Say what is done to install an agent just now; None: nothing."""
+        ...
 
     def find(self, driver: str) -> InstalledAgent | None:
         """Give an agent that is installed as it is pinned."""

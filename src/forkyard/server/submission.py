@@ -100,6 +100,7 @@ class Submission:
         """
         problems = await asyncio.to_thread(self._problems, request)
         problems += await self.access.problems(request)
+        problems = [request.located(one) for one in problems]
         if problems:
             count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
             raise ConfigError(
@@ -107,8 +108,8 @@ class Submission:
                 hint="Correct them, then submit it again.",
                 problems=tuple(problems),
             )
-        for task in request.tasks:
-            self._look_up(task.start)
+        for index, task in enumerate(request.tasks):
+            self._look_up_first(request, index, task.start)
         made: dict[StartRequest, Snapshot] = {}
         tasks: list[Task] = []
         for asked in request.tasks:
@@ -137,6 +138,18 @@ class Submission:
         return await self.queue.submit(request.name, tasks, request.limits)
 
     # -- where it starts -----------------------------------------------------------------------
+
+    def _look_up_first(self, request: RunRequest, index: int, start: StartRequest) -> None:
+        """Look a start up; whoever wrote a file is told where it names what is not there."""
+        try:
+            self._look_up(start)
+        except (NotFoundError, ConflictError) as error:
+            kind = "snapshot" if start.snapshot is not None else "template"
+            where = f"tasks.{index}." if len(request.tasks) > 1 else ""
+            problem = request.located(Problem(message=error.message, key=f"{where}start.{kind}"))
+            if problem.line is None:
+                raise
+            raise type(error)(str(problem), hint=error.hint) from None
 
     def _look_up(self, start: StartRequest) -> Snapshot | Template | None:
         state = self.journal.state

@@ -474,6 +474,15 @@ class DriverReport(DriverInfo):
     notes: list[Text] = []
 
 
+class InstallProgress(AnswerModel):
+    """How the installation of an agent goes."""
+
+    doing: Text | None = None
+    """Which archive is fetched, what is unpacked; None: nothing is being done."""
+    size_bytes: int = 0
+    """On disk so far."""
+
+
 class InstallRequest(RequestModel):
     """Install an agent."""
 

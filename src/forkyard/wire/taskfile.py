@@ -9,6 +9,7 @@ import posixpath
 import re
 from dataclasses import dataclass, field, replace
 
+from forkyard.errors import Problem
 from forkyard.model.budget import Budget
 from forkyard.model.run import AgentSpec, RunLimits
 from forkyard.model.verdict import Check, ReportFormat
@@ -82,6 +83,27 @@ class RunRequest:
     file: str | None = None
     """The task file's name, for messages; None in the quick form."""
     limits: RunLimits = field(default_factory=RunLimits)
+    document: yaml.Document | None = field(default=None, compare=False, repr=False)
+    """The task file as it was read; None in the quick form."""
+
+    def line_of(self, key: str) -> int | None:
+        """Give the line of a dotted key, wherever the file has it: at the task, or shared."""
+        if self.document is None:
+            return None
+        path = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+        in_task = path if path[0] == "tasks" else ("tasks", 0, *path)
+        shared = path[2:] if path[0] == "tasks" else path
+        if shared and self.document.has(in_task[:3]):
+            return self.document.position(in_task)
+        if shared and self.document.has(shared[:1]):
+            return self.document.position(shared)
+        return self.document.position(path)
+
+    def located(self, problem: Problem) -> Problem:
+        """Give a problem that was found late the place that it has in the file."""
+        if problem.key is None or problem.line is not None or self.document is None:
+            return problem
+        return replace(problem, file=self.file, line=self.line_of(problem.key))
 
     def resolve(self, path: str) -> str:
         """Give a path of this request as an absolute path on this machine."""
@@ -115,7 +137,9 @@ def parse_run(text: str, file: str | None = None, *, folder: str | None = None) 
         root.finish({"model": ", write it at each agent", "budget": ", write it below limits"})
     problems.raise_if_any()
     place = folder if folder is not None else posixpath.dirname(file or "") or "."
-    return RunRequest(name=name or "run", tasks=tasks, folder=place, file=file, limits=limits)
+    return RunRequest(
+        name=name or "run", tasks=tasks, folder=place, file=file, limits=limits, document=document
+    )
 
 
 def _one_task(root: Section, name: str | None) -> tuple[TaskRequest, ...]:

@@ -62,6 +62,13 @@ class Document:
         """The values alone, as dicts, lists and scalars."""
         return plain(self.root)
 
+    def has(self, path: Path) -> bool:
+        """Say whether the file says something at a path."""
+        node: Node | None = self.root
+        for part in path:
+            node = None if node is None else _child(node, part)
+        return node is not None
+
     def position(self, path: Path) -> int | None:
         """Give the line of the deepest part of a path that is really there."""
         node = self.root

@@ -35,10 +35,11 @@ from forkyard.workspace.agent_contents import (
     write_contents,
 )
 from forkyard.workspace.agent_fetch import Fetcher
+from forkyard.workspace.agent_progress import Doing
 
 MACHINE = "x86_64"
 """The only one that agents are pinned for."""
-_NEW = ".new-"
+NEW = ".new-"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,6 +84,7 @@ class Agents:
         self._search_path = search_path
         self._variables = dict(variables or {})
         self._locks: dict[str, asyncio.Lock] = {}
+        self._doing: dict[str, Doing] = {}
 
     def find(self, driver: str) -> InstalledAgent | None:
         """Give an agent that is installed as it is pinned now; None: it is not.
@@ -181,7 +183,7 @@ class Agents:
         missing = tuple(one for one in packages if not (folder / one.file).exists())
         if missing:
             make_directory(folder, mode=0o755)
-            scratch = folder / f"{_NEW}{uuid.uuid4().hex}"
+            scratch = folder / f"{NEW}{uuid.uuid4().hex}"
             scratch.mkdir(mode=0o700)
             try:
                 found = await self._fetch(
@@ -204,6 +206,10 @@ class Agents:
             What is wrong; empty: nothing.
         """
         return await asyncio.to_thread(damage_of, agent.folder)
+
+    def doing(self, driver: str) -> Doing | None:
+        """Say what is done to install an agent just now; None: nothing."""
+        return self._doing.get(driver)
 
     def others(self, driver: str) -> tuple[str, ...]:
         """Name the folders of an agent's other versions; running workspaces may still use them."""
@@ -250,8 +256,10 @@ class Agents:
                 announce(f"{name} {recipe.version} is damaged; installing it again")
                 await asyncio.to_thread(remove_tree, found.folder.parent, self._layout.trash)
             make_directory(self._layout.agents)
-            scratch = self._layout.agents / f"{_NEW}{uuid.uuid4().hex}"
+            scratch = self._layout.agents / f"{NEW}{uuid.uuid4().hex}"
             scratch.mkdir(mode=0o700)
+            self._doing[name] = doing = Doing(scratch, announce)
+            announce = doing.tell
             try:
                 archives = source
                 if archives is None:
@@ -266,6 +274,7 @@ class Agents:
                     await compile_library(scratch / "made", recipe.library)
                 self._publish(name, recipe, scratch / "made")
             finally:
+                del self._doing[name]
                 await asyncio.to_thread(remove_tree, scratch, self._layout.trash)
             found = self._find(name, recipe)
             if found is None:
@@ -325,14 +334,6 @@ def digest_of(recipe: Recipe) -> str:
     """Give a recipe's digest: whatever changes what is installed changes it."""
     text = json.dumps(asdict(recipe), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def sweep(layout: Layout) -> tuple[str, ...]:
-    """Remove what an installation that was killed left behind, at the server's start."""
-    leftovers = sorted(layout.agents.glob(f"{_NEW}*"))
-    for one in leftovers:
-        remove_tree(one, layout.trash)
-    return tuple(f"agents/{one.name}" for one in leftovers)
 
 
 def _refuse_missing(name: str, recipe: Recipe, archives: Path) -> None:

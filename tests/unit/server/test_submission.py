@@ -25,7 +25,7 @@ from forkyard.server.access import ModelAccess
 from forkyard.server.submission import Submission
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
-from forkyard.wire.taskfile import RunRequest, StartRequest, TaskRequest
+from forkyard.wire.taskfile import RunRequest, StartRequest, TaskRequest, parse_run
 
 pytestmark = pytest.mark.anyio
 
@@ -270,3 +270,63 @@ async def test_a_run_that_nobody_waits_for_any_more_is_not_queued(
     with pytest.raises(ConflictError, match="went away"):
         await desk.submission.submit(asked, is_wanted=left)
     assert desk.queue.runs == []
+
+
+LATE = """\
+name: late
+start: {template: nowhere}
+held_out: [gone/]
+agents:
+  - {name: a, driver: codex}
+prompt: p
+"""
+LATE_TASKS = """\
+name: late
+held_out: [gone/]
+agents:
+  - {name: a, driver: codex}
+tasks:
+  - {name: one, prompt: p, start: {repository: {path: .}}}
+  - name: two
+    prompt: p
+    start:
+      repository: {path: nowhere}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        (LATE, [(3, "held_out.0"), (5, "agents.0.provider")]),
+        (
+            LATE_TASKS,
+            [
+                (2, "tasks.0.held_out.0"),
+                (4, "tasks.0.agents.0.provider"),
+                (10, "tasks.1.start.repository"),
+                (2, "tasks.1.held_out.0"),
+                (4, "tasks.1.agents.0.provider"),
+            ],
+        ),
+    ],
+)
+async def test_late_problems_have_their_line_when_a_file_was_written(
+    desk: Desk, tmp_path: Path, text: str, places: list[tuple[int, str]]
+) -> None:
+    """Also where the key is shared by all tasks."""
+    with pytest.raises(ConfigError) as told:
+        await desk.submission.submit(parse_run(text, str(tmp_path / "late.yaml")))
+
+    found = [(one.line, one.key) for one in told.value.problems]
+    assert sorted(found, key=str) == sorted(places, key=str)
+    assert {one.file for one in told.value.problems} == {str(tmp_path / "late.yaml")}
+
+
+async def test_unknown_start_has_its_line_when_a_file_was_written(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """It stays an error of what is not found."""
+    text = LATE.replace("held_out: [gone/]", "").replace("driver: codex", "command: 'true'")
+
+    with pytest.raises(NotFoundError, match=r"late\.yaml:2: start\.template: cannot start from"):
+        await desk.submission.submit(parse_run(text, str(tmp_path / "late.yaml")))
