@@ -187,7 +187,10 @@ def test_ssh_finds_the_users_keys_when_an_address_is_cloned(ordinary: OrdinaryUs
     keys = ordinary.home / ".ssh"
     done = ordinary.run("sh", "-ec", "mkdir .ssh; echo the key of mine > .ssh/mine")
     assert done.returncode == 0, done.stderr
-    fake = '#!/bin/sh\nhome=$(getent passwd "$(id -u)" | cut -d: -f6)\necho fatal: $(cat "$home/.ssh/mine") >&2\n'
+    fake = (
+        '#!/bin/sh\nhome=$(getent passwd "$(id -u)" | cut -d: -f6)\n'
+        'echo fatal: $(cat "$home/.ssh/mine") >&2\n'
+    )
     ordinary.put_over("/usr/bin/ssh", f"{fake}exit 1\n", mode=0o755)
     file = keys.parent / "t.yaml"
     text = "spec:\n  image: host\n  repository:\n    url: ssh://example.invalid/x\n"
