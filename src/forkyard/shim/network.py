@@ -33,6 +33,7 @@ BLACKHOLES = (
 )
 """slirp4netns's own 10.0.2.0/24 stays reachable, its route being the longer match."""
 
+TUN = "/dev/net/tun"
 NAMESERVER = "10.0.2.3"
 _READY_SECONDS = 10.0
 
@@ -59,6 +60,11 @@ class OpenNetwork:
         program = find_program("slirp4netns", SEARCH_PATH)
         if program is None:
             raise OSError(errno.ENOENT, "network `open` needs slirp4netns, which is not installed")
+        if not os.access(TUN, os.R_OK | os.W_OK):
+            raise OSError(
+                errno.EACCES,
+                f"network `open` needs {TUN} open to this user (root runs `chmod 666 {TUN}`)",
+            )
         self._blackhole()
         ready_read, ready_write = os.pipe()
         self._helper = os.fork()
