@@ -51,9 +51,10 @@ class OwnInternet:
         self._addresses: set[str] = set()
         self._out_there = _in_thread(_new_network)
         self._here = _in_thread(_new_network)
-        resolver = folder / "resolv.conf"
-        resolver.write_text(f"nameserver {RESOLVER}\noptions timeout:2 attempts:1\n")
-        self._files = _mount_namespace(resolver)
+        self.resolver = folder / "resolv.conf"
+        """The setting of who is asked for names, of all that runs here."""
+        self.resolver.write_text(f"nameserver {RESOLVER}\noptions timeout:2 attempts:1\n")
+        self._files = _mount_namespace(self.resolver)
         self._connect()
         self._answering = self.listen(RESOLVER, 53, kind=socket.SOCK_DGRAM)
         self._thread = threading.Thread(target=self._answer_names, daemon=True)

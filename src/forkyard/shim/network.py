@@ -40,6 +40,10 @@ _READY_SECONDS = 10.0
 _RTM_NEWROUTE = 24
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_EXCL, _NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
 _RTN_BLACKHOLE = 6
+_RTM_GETADDR, _RTM_NEWADDR, _NLMSG_DONE, _NLM_F_DUMP = 22, 20, 3, 0x300
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_HEAD_BYTES, _ADDRESS_BYTES = 16, 8
+_SLIRP_NETWORK = "10.0.2."
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_UNIVERSE, _RTA_DST = 254, 4, 0, 1
 
 
@@ -94,6 +98,8 @@ class OpenNetwork:
                     "--configure",
                     "--mtu=65520",
                     "--disable-host-loopback",
+                    "--enable-sandbox",
+                    "--enable-seccomp",
                     "--ready-fd=3",
                     str(self._init),
                     "tap0",
@@ -113,13 +119,15 @@ class OpenNetwork:
             self._helper = 0
 
     def _blackhole(self) -> None:
+        # What listens at all of this machine's addresses must not be reached by any of them.
+        own = own_addresses()
         child = os.fork()
         if child == 0:
             status = 1
             try:
                 descriptor = os.open(f"/proc/{self._init}/ns/net", os.O_RDONLY)
                 kernel.setns(descriptor, kernel.CLONE_NEWNET)
-                for network, bits in BLACKHOLES:
+                for network, bits in (*BLACKHOLES, *((one, 32) for one in own)):
                     _add_blackhole(network, bits)
                 status = 0
             finally:
@@ -127,6 +135,41 @@ class OpenNetwork:
         _, status = os.waitpid(child, 0)
         if status != 0:
             raise OSError(errno.EPERM, "cannot blackhole private networks inside the sandbox")
+
+
+def own_addresses() -> list[str]:
+    """List the IPv4 addresses of the network namespace that we are in, loopback's left out.
+
+    Raises:
+        OSError: The kernel does not tell.
+    """
+    head = struct.pack("=IHHII", 16 + 8, _RTM_GETADDR, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0)
+    found: set[str] = set()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        link.settimeout(_READY_SECONDS)
+        link.bind((0, 0))
+        link.send(head + struct.pack("=BBBBI", socket.AF_INET, 0, 0, 0, 0))
+        while _take_addresses(link.recv(1 << 16), found):
+            pass
+    return sorted(one for one in found if not one.startswith(("127.", _SLIRP_NETWORK)))
+
+
+def _take_addresses(answer: bytes, found: set[str]) -> bool:
+    """Read one packet of the kernel's list; False at its end."""
+    while len(answer) >= _HEAD_BYTES:
+        length, kind = struct.unpack_from("=IH", answer)
+        if kind == _NLMSG_DONE:
+            return False
+        if kind != _RTM_NEWADDR:
+            raise OSError(errno.EIO, "the kernel does not tell this machine's addresses")
+        place = 16 + 8
+        while place + 4 <= length:
+            size, attribute = struct.unpack_from("=HH", answer, place)
+            if attribute in (_IFA_ADDRESS, _IFA_LOCAL) and size == _ADDRESS_BYTES:
+                found.add(socket.inet_ntoa(answer[place + 4 : place + 8]))
+            place += max(4, (size + 3) & ~3)
+        answer = answer[(length + 3) & ~3 :]
+    return True
 
 
 def _add_blackhole(network: str, bits: int) -> None:
