@@ -116,7 +116,7 @@ async def _listed(egress: EgressSupervisor, box: Box) -> list[Connection]:
 
 
 def test_allowed_hosts_are_reached_and_listed_when_asked_by_the_proxy(
-    home: Path, tmp_path: Path
+    home: Path,
 ) -> None:
     """By TLS and by plain http, under an exact name, one below a wildcard and a port of its own."""
 
@@ -130,7 +130,7 @@ def test_allowed_hosts_are_reached_and_listed_when_asked_by_the_proxy(
         )
         return answers, await _listed(egress, box)
 
-    with world(tmp_path) as there:
+    with world(home.parent) as there:
         answers, listed = in_sandbox(home, there, body)
 
         assert answers == ["hello"] * 4
@@ -145,7 +145,7 @@ def test_allowed_hosts_are_reached_and_listed_when_asked_by_the_proxy(
 
 
 def test_everything_else_is_refused_in_words_when_it_would_have_answered(
-    home: Path, tmp_path: Path
+    home: Path,
 ) -> None:
     """Another name, a private address, this machine, addresses, and what goes past the proxy."""
 
@@ -165,7 +165,7 @@ def test_everything_else_is_refused_in_words_when_it_would_have_answered(
         )
         return answers, past.stderr, await _listed(egress, box)
 
-    with world(tmp_path) as there:
+    with world(home.parent) as there:
         answers, past, listed = in_sandbox(home, there, body)
 
         assert [("403" in line, line.count("forkyard: cannot connect")) for line in answers] == [
@@ -183,7 +183,7 @@ def test_everything_else_is_refused_in_words_when_it_would_have_answered(
         assert OTHER not in there.internet.asked, "a name that is not allowed is not even looked up"
 
 
-def test_requests_wait_for_the_next_proxy_when_one_was_killed(home: Path, tmp_path: Path) -> None:
+def test_requests_wait_for_the_next_proxy_when_one_was_killed(home: Path) -> None:
     """The shim hands its socket and list to the new one; what was under way is recorded as cut."""
 
     async def body(box: Box, egress: EgressSupervisor) -> tuple[list[str], bool]:
@@ -197,7 +197,7 @@ def test_requests_wait_for_the_next_proxy_when_one_was_killed(home: Path, tmp_pa
         assert "CapEff:\t0000000000000000" in status
         return first + second, _pid(box.layout) != before
 
-    with world(tmp_path) as there:
+    with world(home.parent) as there:
         answers, is_another = in_sandbox(home, there, body)
 
         assert answers[:2] == ["hello", "hello"]
