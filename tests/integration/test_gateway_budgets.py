@@ -39,6 +39,8 @@ SCRIPTED_PRICE = {
 USAGE = {"input": 120, "cache_read": 40, "output": 30}
 COST = 822
 """Of one such request, in micro-dollars."""
+TOKENS = 190
+"""Of one such request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Load:
 
     clients: int
     requests: int
-    micro_usd: int
+    budget: Budget
 
 
 @dataclass(slots=True)
@@ -103,7 +105,13 @@ def booked(made: Yard, run: RunId) -> tuple[tuple[int, int], tuple[int, int]]:
     return (row[0], row[1]), (row[0] + row[2], row[1] + row[3])
 
 
-async def watch(made: Yard, model: ScriptedModel, run: RunId, budget: int, seen: Seen) -> None:
+def is_within(used: tuple[int, int], budget: Budget) -> bool:
+    """Say whether tokens and micro-dollars keep to a budget."""
+    limits = (budget.tokens, budget.micro_usd)
+    return all(limit is None or one <= limit for one, limit in zip(used, limits, strict=True))
+
+
+async def watch(made: Yard, model: ScriptedModel, run: RunId, budget: Budget, seen: Seen) -> None:
     """Compare the ledgers for as long as it goes on."""
     while True:
         theirs = billed(model)
@@ -111,7 +119,7 @@ async def watch(made: Yard, model: ScriptedModel, run: RunId, budget: int, seen:
         seen.looks += 1
         if theirs[0] > held[0] or theirs[1] > held[1]:
             seen.wrong.append(f"billed {theirs}, booked or reserved {held}")
-        if held[1] > budget or settled[1] > held[1]:
+        if not is_within(held, budget) or settled[0] > held[0] or settled[1] > held[1]:
             seen.wrong.append(f"booked or reserved {held} of {budget}")
         await asyncio.sleep(0.05)
 
@@ -157,10 +165,10 @@ async def under_load(home: Path, tmp_path: Path, load: Load) -> None:
     run, seen = new_run_id(), Seen()
     with start_model(tmp_path, script) as model:  # type: ignore[arg-type] # plain JSON
         async with yard(home, settings_for(model.url, PRICE)) as made:
-            budget = Budget(micro_usd=load.micro_usd)
+            budget = load.budget
             grants = [grant_for(run=run, run_budget=budget) for _ in range(load.clients)]
             handed = [await made.let_in(grant) for grant in grants]
-            watching = asyncio.create_task(watch(made, model, run, load.micro_usd, seen))
+            watching = asyncio.create_task(watch(made, model, run, budget, seen))
             clients = [
                 asyncio.create_task(client_of(one.url("anthropic"), load.requests, number, seen))
                 for number, one in enumerate(handed)
@@ -185,10 +193,14 @@ async def under_load(home: Path, tmp_path: Path, load: Load) -> None:
     assert seen.killed > 0
     assert settled == held
     assert theirs[0] <= settled[0]
-    assert theirs[1] <= settled[1] <= load.micro_usd
-    assert settled[1] >= 0.85 * load.micro_usd, (settled, seen)
+    assert theirs[1] <= settled[1]
+    assert is_within(settled, load.budget)
+    if load.budget.micro_usd is not None:
+        assert settled[1] >= 0.85 * load.budget.micro_usd, (settled, seen)
+    if load.budget.tokens is not None:
+        assert settled[0] >= 0.85 * load.budget.tokens, (settled, seen)
     exact = [one for one in entries if not one.is_estimated and one.tokens.total]
-    assert {(one.tokens.total, one.micro_usd) for one in exact} == {(190, COST)}
+    assert {(one.tokens.total, one.micro_usd) for one in exact} == {(TOKENS, COST)}
     assert len(exact) >= seen.answered - seen.killed
     assert {one.outcome for one in entries if one.is_estimated} <= {
         Outcome.UNKNOWN,
@@ -196,20 +208,22 @@ async def under_load(home: Path, tmp_path: Path, load: Load) -> None:
     }
 
 
+@pytest.mark.parametrize("budget", [Budget(micro_usd=300_000), Budget(tokens=90_000)])
 def test_budget_holds_at_every_instant_when_the_gateway_is_killed_under_load(
-    home: Path, tmp_path: Path
+    home: Path, tmp_path: Path, budget: Budget
 ) -> None:
     """Disconnects, errors and two SIGKILLs: billed <= booked <= budget, and little is wasted."""
-    asyncio.run(under_load(home, tmp_path, Load(clients=8, requests=40, micro_usd=300_000)))
+    asyncio.run(under_load(home, tmp_path, Load(clients=8, requests=40, budget=budget)))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("budget", [Budget(micro_usd=7_000_000), Budget(tokens=2_100_000)])
 def test_budget_holds_at_every_instant_when_many_are_killed_under_load(
-    home: Path, tmp_path: Path
+    home: Path, tmp_path: Path, budget: Budget
 ) -> None:
     """The same with 64 clients of 200 requests each."""
-    asyncio.run(under_load(home, tmp_path, Load(clients=64, requests=200, micro_usd=7_000_000)))
+    asyncio.run(under_load(home, tmp_path, Load(clients=64, requests=200, budget=budget)))
 
 
 def test_each_client_gets_an_answer_when_all_ask_for_more_than_the_budget(
@@ -233,12 +247,13 @@ def test_each_client_gets_an_answer_when_all_ask_for_more_than_the_budget(
 
     async def go() -> None:
         run, budget, seen = new_run_id(), 2_000_000, Seen()
+        limit = Budget(micro_usd=budget)
         script = scenarios(text="word " * 8, usage=usage, pieces=4, chunk_delay=0.02)
         with start_model(tmp_path, script) as model:  # type: ignore[arg-type] # plain JSON
             async with yard(home, settings_for(model.url, PRICE)) as made:
-                grants = [grant_for(run=run, run_budget=Budget(micro_usd=budget)) for _ in range(4)]
+                grants = [grant_for(run=run, run_budget=limit) for _ in range(4)]
                 handed = [await made.let_in(grant) for grant in grants]
-                watching = asyncio.create_task(watch(made, model, run, budget, seen))
+                watching = asyncio.create_task(watch(made, model, run, limit, seen))
                 async with asyncio.TaskGroup() as group:
                     for number, one in enumerate(handed):
                         group.create_task(ask(number, one.url("anthropic")))
