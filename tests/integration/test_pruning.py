@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forkyard.candidate.pruning import GRACE_SECONDS, Freed, Needed, Pruner, read_pack_index
-from forkyard.coordinator.garbage import needed_objects
+from forkyard.coordinator.referred import needed_objects
 from forkyard.model.candidate import Candidate
 from forkyard.model.ids import LayerId, new_snapshot_id
 from forkyard.model.workspace import RecordedBase, Snapshot, SnapshotState

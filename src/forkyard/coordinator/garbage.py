@@ -22,16 +22,16 @@ from forkyard.base import process
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint, write_file
 from forkyard.base.removal import empty_trash, move_to_trash
-from forkyard.candidate.pruning import Needed, Pruner
+from forkyard.candidate.pruning import Pruner
 from forkyard.config import Layout
 from forkyard.coordinator.keeping import GRACE_SECONDS, KEPT_SECONDS, Unneeded, unneeded
 from forkyard.coordinator.reaper import Reaper
+from forkyard.coordinator.referred import derived, needed_objects, shown, without, without_images
 from forkyard.coordinator.usage import UsageCopier
 from forkyard.errors import ConflictError, ForkyardError, GatewayError, NotFoundError
 from forkyard.model.image import Image
 from forkyard.model.run import AttemptState
 from forkyard.model.workspace import (
-    ReadOnlyMount,
     Snapshot,
     SnapshotState,
     TemplateState,
@@ -151,7 +151,7 @@ class Garbage:
                 # In there no snapshot is being made for a run that is not journalled yet.
                 goes = self._unneeded(older_than_seconds)
                 # What is referred to by rows that go, goes with them: so it is looked for without.
-                state = _without(self.journal.state, goes) if is_dry else self.journal.state
+                state = without(self.journal.state, goes) if is_dry else self.journal.state
                 told += await self._rows(goes, is_dry=is_dry)
             told += await self._images(older_than_seconds, is_dry=is_dry)
             failpoint("G01")
@@ -216,11 +216,11 @@ class Garbage:
 
     async def _sizes(self, goes: Unneeded) -> dict[str, int]:
         """Measure the layers that only snapshots that go need."""
-        needed = needed_layers(_without(self.journal.state, goes))
+        needed = needed_layers(without(self.journal.state, goes))
         sizes: dict[str, int] = {}
         counted = set(needed)
         for one in goes.snapshots:
-            family = [one, *_derived(self.journal.state, one)]
+            family = [one, *derived(self.journal.state, one)]
             mine = {layer for member in family for layer in member.layers} - counted
             counted |= mine
             sizes[one.id] = sum([await _size(self.layout.layer(layer)) for layer in mine])
@@ -233,7 +233,7 @@ class Garbage:
         ):
             return []
         told: list[Removed] = []
-        needed = needed_layers(_without_images(self.journal.state))
+        needed = needed_layers(without_images(self.journal.state))
         before = datetime.fromisoformat(self.clock.now()) - timedelta(seconds=older_than_seconds)
         for row in self.images.unneeded(before.isoformat(timespec="milliseconds")):
             own = [layer for layer in row.layers if layer not in needed]
@@ -269,7 +269,7 @@ class Garbage:
         mine = {
             layer
             for one in goes.snapshots
-            for member in (one, *_derived(self.journal.state, one))
+            for member in (one, *derived(self.journal.state, one))
             for layer in member.layers
         }
         for path in Layers(self.layout).leftovers(state):
@@ -301,7 +301,7 @@ class Garbage:
         for path in outdated(self.layout):
             size = await _size(path)
             # Looked at last: nothing else runs between here and the rename.
-            if any(Path(one.source).is_relative_to(path) for one in _shown(self.journal.state)):
+            if any(Path(one.source).is_relative_to(path) for one in shown(self.journal.state)):
                 continue
             told.append(Removed(kind="agent", name=self._name(path), size_bytes=size))
             if not is_dry:
@@ -345,59 +345,6 @@ class Garbage:
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.layout.home))
-
-
-def needed_objects(state: State) -> Needed:
-    """Say what of the store of candidate trees somebody refers to."""
-    trees: set[str] = set()
-    blobs: set[str] = set()
-    bases: set[str] = set()
-    for snapshot in state.snapshots.values():
-        if snapshot.state in {SnapshotState.PENDING, SnapshotState.READY} and snapshot.base:
-            of_base = {snapshot.base.tree, snapshot.base.untracked or snapshot.base.tree}
-            trees |= of_base
-            bases |= of_base
-    for candidate in state.candidates.values():
-        trees |= {candidate.base_tree, candidate.result_tree}
-        for change in candidate.files:
-            blobs |= {one for one in (change.old_blob, change.new_blob) if one is not None}
-    return Needed(trees=frozenset(trees), blobs=frozenset(blobs), bases=frozenset(bases))
-
-
-def _without_images(state: State) -> State:
-    """Give the state as if no image were kept."""
-    after = State()
-    for entity in state:
-        if not isinstance(entity, Image):
-            after.apply(entity)
-    return after
-
-
-def _shown(state: State) -> Iterator[ReadOnlyMount]:
-    """Give all that is shown in workspaces, and would be in those forked from a snapshot."""
-    for workspace in state.workspaces.values():
-        if workspace.state is not WorkspaceState.DELETED:
-            yield from workspace.environment.mounts
-    for snapshot in state.snapshots.values():
-        if snapshot.state in {SnapshotState.PENDING, SnapshotState.READY}:
-            yield from snapshot.environment.mounts
-
-
-def _derived(state: State, snapshot: Snapshot) -> list[Snapshot]:
-    return [one for one in state.snapshots.values() if one.sealed_of == snapshot.id]
-
-
-def _without(state: State, goes: Unneeded) -> State:
-    """Give the state as it would be once the rows are gone."""
-    after = State()
-    for entity in state:
-        after.apply(entity)
-    for one in goes.snapshots:
-        for member in (one, *_derived(state, one)):
-            after.apply(replace(member, state=SnapshotState.DELETED))
-    for template in goes.templates:
-        after.apply(replace(template, state=TemplateState.DELETED))
-    return after
 
 
 async def _size(path: Path) -> int:

@@ -19,7 +19,7 @@ from forkyard.gateway import answers
 from forkyard.gateway.admission import Admission
 from forkyard.gateway.budget import FLOOR_TOKENS, Ask
 from forkyard.gateway.governor import THROTTLED, Governor, PatienceError
-from forkyard.gateway.interface import Finish, Outcome, Provider
+from forkyard.gateway.interface import Outcome, Provider
 from forkyard.gateway.keys import Key, KeyRing
 from forkyard.gateway.line import Reservation
 from forkyard.gateway.passing import (
@@ -36,6 +36,7 @@ from forkyard.gateway.protocols.content_coding import ContentError, Decoder
 from forkyard.gateway.protocols.interface import ModelProtocol, Reading, Reason, Rebuilt, UsageMeter
 from forkyard.gateway.room import PLACE
 from forkyard.gateway.serving import RefusedError
+from forkyard.gateway.told import Told, as_read, fault, wrong_with
 from forkyard.gateway.upstream import Patience, Stalled, Upstream
 from forkyard.model.budget import Grant, TokenCounts
 
@@ -44,9 +45,6 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 60.0
 """How long an answer is read on for when its agent is gone: most end by then, and are exact."""
 _EVENT_STREAM = "text/event-stream"
-_WRONG_REQUEST = frozenset({400, 413, 422})
-_NOBODY_KNOWS = frozenset({502, 504, 524})
-"""Said by something between us and the provider, which may have worked all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +57,6 @@ class Parts:
     upstream: Upstream
     governor: Governor
     admission: Admission
-
-
-@dataclass(slots=True, kw_only=True)
-class _Told:
-    """What the agent was told, and how it is booked."""
-
-    outcome: Outcome
-    tokens: TokenCounts | None = None
-    is_estimated: bool = False
-    status: int | None = None
-    detail: str = ""
-    finish: Finish = Finish.UNKNOWN
 
 
 class Exchange:
@@ -160,7 +146,7 @@ class Exchange:
     async def _reserved(self, reservation: Reservation) -> web.StreamResponse:
         if reservation.output_tokens < self._rebuilt.output_tokens:
             self._rebuilt = self._protocol.with_max_output(self._rebuilt, reservation.output_tokens)
-        told = _Told(outcome=Outcome.UNKNOWN, detail="the gateway broke off")
+        told = Told(outcome=Outcome.UNKNOWN, detail="the gateway broke off")
         try:
             response, told = await self._paced()
         except asyncio.CancelledError:
@@ -177,7 +163,7 @@ class Exchange:
             await response.finish()
         return response
 
-    async def _settle(self, reservation: Reservation, told: _Told) -> None:
+    async def _settle(self, reservation: Reservation, told: Told) -> None:
         admission = self._parts.admission
         if not self._is_sent and told.status is None:
             await admission.release(reservation)
@@ -193,7 +179,7 @@ class Exchange:
             finish=told.finish,
         )
 
-    async def _paced(self) -> tuple[web.StreamResponse, _Told]:
+    async def _paced(self) -> tuple[web.StreamResponse, Told]:
         governor = self._parts.governor
         started = governor.now()
         while True:
@@ -201,7 +187,7 @@ class Exchange:
                 async with governor.turn(self._grant.attempt):
                     found = await self._once(started)
             except PatienceError as error:
-                told = _Told(
+                told = Told(
                     outcome=Outcome.PROVIDER_ERROR,
                     tokens=TokenCounts(),
                     status=429,
@@ -212,7 +198,7 @@ class Exchange:
             if found is not None:
                 return found
 
-    async def _once(self, started: float) -> tuple[web.StreamResponse, _Told] | None:
+    async def _once(self, started: float) -> tuple[web.StreamResponse, Told] | None:
         parts = self._parts
         bear = self._stalls.bear(parts.provider, is_streaming=self._rebuilt.is_streaming)
         begun = asyncio.get_running_loop().time()
@@ -237,7 +223,7 @@ class Exchange:
             return self._broken(Reason.SLOW, f"nothing came from the provider for {bear:g} s")
         except aiohttp.ClientConnectorError as error:
             clause = answers.connect_trouble(error)
-            told = _Told(
+            told = Told(
                 outcome=Outcome.PROVIDER_ERROR, tokens=TokenCounts(), status=502, detail=clause
             )
             return self._say(Reason.PROVIDER, clause), told
@@ -255,7 +241,7 @@ class Exchange:
 
     async def _throttled(
         self, answer: aiohttp.ClientResponse, started: float
-    ) -> tuple[web.StreamResponse, _Told] | None:
+    ) -> tuple[web.StreamResponse, Told] | None:
         plan = self._parts.governor.throttled(
             retry_after=answer.headers.get("retry-after"), since=started
         )
@@ -266,25 +252,16 @@ class Exchange:
 
     async def _fault(
         self, answer: aiohttp.ClientResponse, *, retry_after: int | None = None
-    ) -> tuple[web.StreamResponse, _Told]:
+    ) -> tuple[web.StreamResponse, Told]:
         """Pass an error on in the API's own form, without anything that is no plain JSON."""
-        is_wrong = answer.status in _WRONG_REQUEST
-        told = _Told(
-            outcome=Outcome.BAD_REQUEST if is_wrong else Outcome.PROVIDER_ERROR,
-            tokens=None if answer.status in _NOBODY_KNOWS else TokenCounts(),
-            status=answer.status,
-            detail=f"the provider answered {answer.status}",
-        )
-        if told.tokens is None:
-            told.is_estimated = True
         response = await answers.passed_on(answer, self._protocol, self._parts.keys)
         if retry_after is not None:
             response.headers["retry-after"] = str(retry_after)
-        return response, told
+        return response, fault(answer.status)
 
     async def _read(
         self, answer: aiohttp.ClientResponse, patience: Patience, begun: float
-    ) -> tuple[web.StreamResponse, _Told]:
+    ) -> tuple[web.StreamResponse, Told]:
         is_stream = answer.content_type == _EVENT_STREAM
         meter: UsageMeter = Free()
         if self._rebuilt.operation.is_metered:
@@ -361,13 +338,8 @@ class Exchange:
         to: Stream | Whole,
         reading: Reading,
         why: str,
-    ) -> tuple[web.StreamResponse, _Told]:
-        if not why and not reading.has_ended:
-            why = "the provider ended the answer before its end"
-        if reading.error is not None:
-            why = f"the provider broke off with {reading.error}"
-        elif reading.is_malformed:
-            why = "the provider's answer is malformed"
+    ) -> tuple[web.StreamResponse, Told]:
+        why = wrong_with(reading, why)
         told = self._known(Outcome.PROVIDER_ERROR if why else Outcome.COMPLETE, why, reading)
         told.status = 200
         if not why:
@@ -385,16 +357,16 @@ class Exchange:
             return response, told
         return to.response(), told
 
-    def _broken(self, reason: Reason, why: str) -> tuple[web.StreamResponse, _Told]:
+    def _broken(self, reason: Reason, why: str) -> tuple[web.StreamResponse, Told]:
         response = self._say(reason, why)
         told = self._known(Outcome.PROVIDER_ERROR, why)
         told.status = response.status
         return response, told
 
-    def _baffled(self) -> tuple[web.StreamResponse, _Told]:
+    def _baffled(self) -> tuple[web.StreamResponse, Told]:
         """Answer where not even what was read so far can be trusted."""
         why = "the gateway cannot read the provider's answer"
-        told = _Told(outcome=Outcome.PROVIDER_ERROR, is_estimated=True, detail=why, status=200)
+        told = Told(outcome=Outcome.PROVIDER_ERROR, is_estimated=True, detail=why, status=200)
         if isinstance(self._to, Stream) and self._to.has_begun:
             self._to.is_broken = True
             return self._to, told
@@ -402,19 +374,8 @@ class Exchange:
         told.status = response.status
         return response, told
 
-    def _known(self, outcome: Outcome, why: str, reading: Reading | None = None) -> _Told:
-        if reading is None:
-            if self._meter is None:
-                return _Told(outcome=outcome, tokens=None, is_estimated=True, detail=why)
-            self._meter.end()
-            reading = self._meter.reading()
-        return _Told(
-            outcome=outcome,
-            tokens=reading.bound(self._rebuilt),
-            is_estimated=not reading.is_final,
-            detail=why,
-            finish=reading.finish,
-        )
+    def _known(self, outcome: Outcome, why: str, reading: Reading | None = None) -> Told:
+        return as_read(outcome, why, self._rebuilt, reading, self._meter)
 
     def _say(
         self, reason: Reason, words: str, *, retry_after: int | None = None
