@@ -212,3 +212,48 @@ def _pid(layout: Layout) -> int:
             connection.connect(path)
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return int.from_bytes(raw[:4], "little")
+
+
+def test_each_sandbox_has_its_own_list_when_64_are_there_at_once(home: Path) -> None:
+    """Who asks is told apart by the socket, and every answer and record is the right one's."""
+
+    async def run() -> tuple[list[list[str]], list[list[tuple[str, str]]]]:
+        async with open_fleet(home) as (fleet, layout):
+            egress = EgressSupervisor(layout, lambda: True)
+            await egress.ready()
+            layer = make_layer(layout, {"fetch.py": FETCH})
+            boxes = []
+            for slot in range(64):
+                spec = describe(
+                    layout,
+                    layer,
+                    slot=slot,
+                    network=NetworkPolicy.ALLOWLIST,
+                    allow=(f"n{slot}.example.org",),
+                )
+                await fleet.start(spec)
+                boxes.append(Box(fleet, layout, spec))
+            answers = await asyncio.gather(
+                *(
+                    fetch(box, f"http://n{slot}.example.org/", f"http://n{slot ^ 1}.example.org/")
+                    for slot, box in enumerate(boxes)
+                )
+            )
+            records = [
+                [(one.host, one.outcome.value) for one in await _listed(egress, box)]
+                for box in boxes
+            ]
+            await egress.close()
+            return answers, records
+
+    with world(home.parent) as there:
+        for number in range(64):
+            there.internet.name(f"n{number}.example.org", "11.22.33.44")
+        answers, records = there.internet.run_here(lambda: asyncio.run(run()))
+
+    assert [answer[0] for answer in answers] == ["hello"] * 64
+    assert all("403" in answer[1] for answer in answers)
+    assert records == [
+        [(f"n{slot}.example.org", "closed"), (f"n{slot ^ 1}.example.org", "refused")]
+        for slot in range(64)
+    ]

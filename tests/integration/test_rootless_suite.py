@@ -23,7 +23,7 @@ SUITES = {
     "tests/integration/test_runtimes.py": 4,
     "tests/integration/test_images.py": 20,
     "tests/integration/test_live.py": 5,
-    "tests/integration/test_allowlist.py": 3,
+    "tests/integration/test_allowlist.py": 4,
     "tests/integration/test_template_tasks.py": 9,
     "tests/security/test_private_repositories.py": 12,
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -156,7 +157,7 @@ class Exchange:
             except TimeoutError:
                 trouble = f"no answer from {address} within {CONNECT_SECONDS:g} s"
             except OSError as error:
-                trouble = f"{address}: {error.strerror or type(error).__name__}"
+                trouble = f"{address}: {os.strerror(error.errno or errno.EIO)}"
         words = f"it cannot be connected to: {trouble}"
         raise Ending(ConnectionOutcome.FAILED, words, 504 if "no answer" in trouble else 502)
 
