@@ -60,7 +60,7 @@ DEFAULT_PROVIDERS = (
 )
 MOST_PROVIDERS = 32
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_NOT_A_PROVIDER = frozenset({"localhost"})
+_NOT_A_PROVIDER = frozenset({"localhost", "egress"})
 _MOST_TOKENS = 10_000_000
 _MOST_REQUESTS = 1_000_000
 _MOST_SECONDS = 3600.0

@@ -29,6 +29,8 @@ def read_network(section: Section) -> tuple[str, ...] | None:
         if below.has("allow"):
             below.problem("allow", "has a meaning with policy: allowlist only")
         return ()
+    if policy is None and below.has("policy"):
+        return ()
     if not below.has("allow"):
         below.problem("allow", "is missing; an allowlist needs the names of the hosts")
     elif len(allow) > MOST_ENTRIES:

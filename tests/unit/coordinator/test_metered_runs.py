@@ -80,6 +80,27 @@ def test_attempt_is_let_in_before_it_starts_and_out_when_it_is_over(world: World
     told(world, story)
 
 
+def test_an_attempt_reaches_its_hosts_and_its_model_when_its_task_has_an_allowlist(
+    world: World,
+) -> None:
+    """The list and the gateway's sockets go into one workspace; its connections are journalled."""
+
+    async def story(coordinator: Coordinator) -> None:
+        task = replace(await _task(world, "exit 0"), allow=("a.example.org",))
+        run = await coordinator.submit("run", [task], LIMITS)
+        run = await coordinator.wait(run.id)
+        (attempt,) = world.journal.state.attempts_of(run.id)
+        assert attempt.workspace is not None
+        row = world.journal.state.workspaces[attempt.workspace]
+        assert (row.network, row.allow) == (NetworkPolicy.ALLOWLIST, ("a.example.org",))
+        assert row.reaches_models
+        assert {one.workspace for one in world.gateway.granted} == {attempt.workspace}
+        assert attempt.connections is not None
+        assert [one.host for one in attempt.connections.listed] == ["a.example.org"]
+
+    told(world, story)
+
+
 def test_usage_is_journalled_before_the_attempt_is_over(world: World) -> None:
     """Whoever reads an attempt's end can read its bill."""
     world.gateway.on_grant = [(Outcome.COMPLETE, 200)]
