@@ -59,6 +59,7 @@ def test_workspace_is_refused_at_the_gateway_when_its_budget_is_used_up() -> Non
         ended = [made.exec(ASK, timeout_seconds=60).succeeded for _ in range(5)]
         assert ended[0]
         assert not ended[-1]
+        made.delete()
         with pytest.raises(Exception, match="a budget needs network gateway"):
             client.workspaces.create(template="own", budget_tokens=8000)
 
