@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from behaviours.yard import Box, Yard, as_root
+from behaviours.yard import Box, Done, Runner, Yard, as_root
+from ordinary import OrdinaryUser, ordinary_user
 
-MODES = ("root",)
+MODES = ("root", "rootless")
 
 
 @pytest.fixture(scope="module", params=MODES)
-def yard(request: pytest.FixtureRequest) -> Yard:
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
     """Give an installation of each mode."""
     home: Path = request.getfixturevalue("module_home")
-    folder = home.parent / "work"
-    folder.mkdir()
-    return Yard(mode=request.param, home=home, folder=folder, run=as_root)
+    if request.param == "root":
+        folder = home.parent / "work"
+        folder.mkdir()
+        yield Yard(mode="root", home=home, folder=folder, run=as_root)
+        return
+    with ordinary_user(home.parent) as user:
+        yield Yard(mode="rootless", home=user.state, folder=user.home, run=_as(user))
+
+
+def _as(user: OrdinaryUser) -> Runner:
+    def run(argv: Sequence[str], directory: Path, variables: Mapping[str, str]) -> Done:
+        return user.run(*argv, directory=directory, variables=variables)
+
+    return run
 
 
 @pytest.fixture(scope="module")
