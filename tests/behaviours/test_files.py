@@ -132,7 +132,7 @@ def test_nothing_is_left_on_disk_when_a_workspace_is_deleted(yard: Yard, templat
 def test_what_a_template_prepared_is_in_every_fork(yard: Yard) -> None:
     """Its ON_CREATE tasks ran once."""
     name = yard.template(
-        "spec:\n  runtime:\n    tasks:\n"
+        "spec:\n  network: {build: none}\n  runtime:\n    tasks:\n"
         "      - {name: one, run: 'date +%s%N > /workspace/made; echo x > $HOME/own'}"
     )
     first, second = yard.workspace(template=name), yard.workspace(template=name)
@@ -143,7 +143,8 @@ def test_what_a_template_prepared_is_in_every_fork(yard: Yard) -> None:
 def test_a_build_fails_in_words_when_a_task_fails(yard: Yard) -> None:
     """Nothing of it is left but its log."""
     name = yard.template(
-        "spec:\n  runtime:\n    tasks:\n      - {name: broken, run: 'echo because >&2; exit 7'}",
+        "spec:\n  network: {build: none}\n  runtime:\n    tasks:\n"
+        "      - {name: broken, run: 'echo because >&2; exit 7'}",
         code=10,
     )
     assert "task broken ended with status 7" in yard.forkyard("template", "show", name).stdout

@@ -84,7 +84,7 @@ async def test_a_login_is_asked_for_when_it_is_missing_or_wrong(
     with pytest.raises(WorkspaceError, match="cannot clone http") as without:
         await importer.take(RepositorySource(url=url), layer / "a", lambda _: None)
     assert "authentication" in (without.value.hint or "")
-    wrong = Login(username="reader", password="not-the-password", secret="git.x")  # noqa: S106
+    wrong = Login(username="reader", password="not-the-password", secret="git.x")  # noqa: S106 - nobody's
     with pytest.raises(WorkspaceError, match="Authentication failed") as refused:
         await clone(url, layer / "b", lambda _: None, login=wrong)
     assert "forkyard secret set git.x" in (refused.value.hint or "")

@@ -99,13 +99,18 @@ def test_each_exit_status_of_an_error_is_documented() -> None:
     assert sorted(status for status in statuses if f"\n| {status} | " not in text) == []
 
 
+STAND_INS = ("tests", "stand_ins")
+"""What answers, on this machine alone, under the names that the first seed's template asks for."""
+
+
 @pytest.mark.parametrize("host", REGISTRY_HOSTS)
 def test_no_file_names_a_registry(host: str) -> None:
     """Whatever index a user's tools are set up for must do."""
     naming = [
         str(path.relative_to(ROOT))
         for path in committed_texts()
-        if host in path.read_text(encoding="utf-8", errors="replace")
+        if path.relative_to(ROOT).parts[:2] != STAND_INS
+        and host in path.read_text(encoding="utf-8", errors="replace")
     ]
 
     assert naming == []
