@@ -137,8 +137,16 @@ def stop_all(folder: Path) -> None:
             if process.pid != os.getpid() and any(mark in process.words for mark in marks)
         ]
 
-    _signal(still(), signal.SIGTERM)
-    if not _until(lambda: not still()):
+    told: set[int] = set()
+
+    def are_gone() -> bool:
+        found = still()
+        # a server that is ending may just have started a gateway in place of the one that did
+        _signal([pid for pid in found if pid not in told], signal.SIGTERM)
+        told.update(found)
+        return not found
+
+    if not _until(are_gone):
         _signal(still(), signal.SIGKILL)
         _until(lambda: not still())
 
