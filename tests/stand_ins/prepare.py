@@ -130,7 +130,7 @@ def _make_sites(folder: Path, scratch: Path) -> None:
 def _make_image(folder: Path, scratch: Path) -> None:
     authority.make_authority(folder, [one.name for one in HOSTS])
     # debootstrap takes no path with a space, and ours may lie below one
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as plain:  # noqa: S108 - allows devices
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as plain:
         image.make_root(Path(plain) / "root", folder / authority.AUTHORITY)
         image.make_layout(Path(plain) / "root", scratch / "layout")
     image.fill_registry(scratch / "layout", folder / "registry", scratch)
