@@ -15,7 +15,7 @@ import pytest
 
 from forkyard import BlockingClient
 from forkyard.errors import WorkspaceError
-from forkyard.wire.schema import LimitsRequest
+from forkyard.wire.spaces import LimitsRequest
 from living import forkyard, prepare
 
 

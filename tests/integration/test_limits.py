@@ -12,7 +12,7 @@ import pytest
 
 import forkyard
 from forkyard.client.results import ExecOutcome
-from forkyard.wire.schema import LimitsRequest
+from forkyard.wire.spaces import LimitsRequest
 
 MIB = 1024**2
 MEMORY = 96 * MIB

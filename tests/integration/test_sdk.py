@@ -14,7 +14,7 @@ import pytest
 
 from forkyard import BlockingClient, NotFoundError
 from forkyard.client.client import Client
-from forkyard.wire.schema import LimitsRequest
+from forkyard.wire.spaces import LimitsRequest
 
 PATIENCE_SECONDS = 60.0
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from forkyard.errors import AgentError, ForkyardError
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
-    from forkyard.wire.schema import DriverReport
+    from forkyard.wire.drivers import DriverReport
 
 
 _LOOK_SECONDS = 1.0

@@ -30,7 +30,7 @@ from forkyard.wire.units import format_duration
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
-    from forkyard.wire.schema import ExecInfo, WorkspaceInfo
+    from forkyard.wire.spaces import ExecInfo, WorkspaceInfo
 
 
 @click.group()

@@ -7,8 +7,8 @@ from pathlib import Path
 from forkyard.client.connection import Connection
 from forkyard.client.resources import absolute, part
 from forkyard.config import registry_settings
+from forkyard.wire.drivers import DriverInfo, DriverReport, InstallProgress, InstallRequest
 from forkyard.wire.errors import request_of
-from forkyard.wire.schema import DriverInfo, DriverReport, InstallProgress, InstallRequest
 
 
 class Agents:

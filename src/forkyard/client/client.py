@@ -16,13 +16,13 @@ from forkyard.client.session import Session
 from forkyard.client.starter import Starter
 from forkyard.client.workspaces import Workspaces
 from forkyard.config import Layout, state_directory
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.connections import ConnectionsInfo
 from forkyard.wire.results import UsageReport
 from forkyard.wire.schema import (
     DoctorReport,
     GarbageReport,
     GarbageRequest,
-    Nothing,
     StopRequest,
     VersionInfo,
 )

@@ -29,7 +29,7 @@ from forkyard.wire.frames import (
     frames,
     size_frame,
 )
-from forkyard.wire.schema import ExecInfo, ExecRequest
+from forkyard.wire.spaces import ExecInfo, ExecRequest
 
 PIECE_BYTES = 256 * 1024
 _STREAMS = {OUTPUT: "stdout", ERROR_OUTPUT: "stderr"}

@@ -27,7 +27,7 @@ from forkyard.client.results import ExecOutcome
 from forkyard.errors import ForkyardError, WorkspaceError
 from forkyard.model.ids import new_exec_id
 from forkyard.wire.errors import request_of
-from forkyard.wire.schema import ExecInfo, ExecRequest, LifetimeRequest, WorkspaceInfo
+from forkyard.wire.spaces import ExecInfo, ExecRequest, LifetimeRequest, WorkspaceInfo
 
 
 class Living:

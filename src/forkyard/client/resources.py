@@ -14,6 +14,7 @@ from typing import TypeVar
 from forkyard.client.connection import Connection
 from forkyard.client.events import Events
 from forkyard.errors import ConfigError, ConflictError, NotFoundError, WorkspaceError
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.errors import request_of
 from forkyard.wire.results import (
     FINAL_RUN_STATES,
@@ -24,7 +25,6 @@ from forkyard.wire.results import (
 )
 from forkyard.wire.schema import (
     BuildRequest,
-    Nothing,
     SnapshotInfo,
     SnapshotRequest,
     TemplateInfo,

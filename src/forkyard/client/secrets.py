@@ -6,7 +6,7 @@ from forkyard.client.connection import Connection
 from forkyard.client.resources import part
 from forkyard.errors import ConfigError
 from forkyard.model.secret import NAME_RULE, is_secret_name
-from forkyard.wire.schema import Nothing
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
 
 

@@ -18,15 +18,13 @@ from forkyard.client.session import Session
 from forkyard.errors import ForkyardError, NotFoundError, WorkspaceError
 from forkyard.model.ids import new_exec_id
 from forkyard.model.workspace import NetworkPolicy
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.errors import request_of
-from forkyard.wire.schema import (
+from forkyard.wire.schema import PatchInfo, SnapshotInfo, SnapshotRequest
+from forkyard.wire.spaces import (
     ExecInfo,
     ExecRequest,
     LimitsRequest,
-    Nothing,
-    PatchInfo,
-    SnapshotInfo,
-    SnapshotRequest,
     WorkspaceInfo,
     WorkspaceRequest,
 )

@@ -16,12 +16,12 @@ from forkyard.server.services import Services
 from forkyard.server.table import Call, bad_query
 from forkyard.server.views import active, event_bytes, event_view
 from forkyard.store.reserve import Reserve
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.schema import (
     API_VERSION,
     DoctorReport,
     GarbageReport,
     GarbageRequest,
-    Nothing,
     RemovedInfo,
     StopRequest,
     VersionInfo,

@@ -12,7 +12,7 @@ from forkyard.base import process
 from forkyard.errors import ConfigError, ForkyardError, NotFoundError
 from forkyard.server.services import Services
 from forkyard.server.table import Call
-from forkyard.wire.schema import (
+from forkyard.wire.drivers import (
     ArchiveInfo,
     DriverInfo,
     DriverReport,

@@ -19,7 +19,7 @@ from forkyard.server.spaces import find_workspace
 from forkyard.server.table import Call, bad_query
 from forkyard.server.views import exec_view
 from forkyard.wire.errors import printable
-from forkyard.wire.schema import INLINE_OUTPUT_BYTES, ExecInfo, ExecRequest
+from forkyard.wire.spaces import INLINE_OUTPUT_BYTES, ExecInfo, ExecRequest
 
 KILL_AGAIN_SECONDS = 0.5
 MOST_WORD = 2000

@@ -14,7 +14,9 @@ from forkyard.server import (
     spaces,
 )
 from forkyard.server.table import Route
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.connections import ConnectionsInfo
+from forkyard.wire.drivers import DriverInfo, DriverReport, InstallProgress, InstallRequest
 from forkyard.wire.results import (
     ApplicationInfo,
     ApplyRequest,
@@ -28,16 +30,8 @@ from forkyard.wire.results import (
 from forkyard.wire.schema import (
     BuildRequest,
     DoctorReport,
-    DriverInfo,
-    DriverReport,
-    ExecInfo,
-    ExecRequest,
     GarbageReport,
     GarbageRequest,
-    InstallProgress,
-    InstallRequest,
-    LifetimeRequest,
-    Nothing,
     PatchInfo,
     SnapshotInfo,
     SnapshotRequest,
@@ -45,10 +39,15 @@ from forkyard.wire.schema import (
     TemplateInfo,
     TemplateRequest,
     VersionInfo,
+)
+from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
+from forkyard.wire.spaces import (
+    ExecInfo,
+    ExecRequest,
+    LifetimeRequest,
     WorkspaceInfo,
     WorkspaceRequest,
 )
-from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
 
 BYTES = "application/octet-stream"
 

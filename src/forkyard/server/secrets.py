@@ -11,7 +11,7 @@ from forkyard.errors import ConfigError, ForkyardError, StoreError
 from forkyard.model.secret import Secret
 from forkyard.server.table import Call
 from forkyard.store.secrets import Secrets
-from forkyard.wire.schema import Nothing
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.secrets import KeyRotation, SecretInfo, SecretKept, SecretRequest
 
 TELL_SECONDS = 10.0

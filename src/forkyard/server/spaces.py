@@ -30,22 +30,19 @@ from forkyard.server.output import stream_file
 from forkyard.server.services import Services
 from forkyard.server.sessions import is_a_persons, owner_of
 from forkyard.server.table import Answer, Call
+from forkyard.wire.bodies import Nothing
 from forkyard.wire.schema import (
     BuildRequest,
     FileChangeInfo,
     LeftOutInfo,
-    LifetimeRequest,
-    LimitsRequest,
-    Nothing,
     PatchInfo,
     SnapshotInfo,
     SnapshotRequest,
     TaskInfo,
     TemplateInfo,
     TemplateRequest,
-    WorkspaceInfo,
-    WorkspaceRequest,
 )
+from forkyard.wire.spaces import LifetimeRequest, LimitsRequest, WorkspaceInfo, WorkspaceRequest
 from forkyard.wire.templatefile import parse_template
 from forkyard.workspace import limits, ports
 from forkyard.workspace.recipes import notes, secret_names

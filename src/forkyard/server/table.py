@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from forkyard.errors import ConfigError, Problem
 from forkyard.server.services import Services
+from forkyard.wire.bodies import RequestModel
 from forkyard.wire.errors import problems_of
-from forkyard.wire.schema import RequestModel
 
 R = TypeVar("R", bound=RequestModel)
 

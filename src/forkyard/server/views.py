@@ -29,7 +29,8 @@ from forkyard.wire.results import (
     RunSummary,
     TaskInfo,
 )
-from forkyard.wire.schema import EventInfo, ExecInfo
+from forkyard.wire.schema import EventInfo
+from forkyard.wire.spaces import ExecInfo
 
 
 def run_view(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from forkyard.wire.schema import AnswerModel, Text
+from forkyard.wire.bodies import AnswerModel, Text
 
 
 class ConnectionInfo(AnswerModel):

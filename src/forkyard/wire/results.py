@@ -7,14 +7,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from forkyard.model.hosts import MOST_ENTRIES
-from forkyard.wire.schema import (
-    AnswerModel,
-    FileChangeInfo,
-    LeftOutInfo,
-    RequestModel,
-    Text,
-    Vars,
-)
+from forkyard.wire.bodies import AnswerModel, RequestModel, Text, Vars
+from forkyard.wire.schema import FileChangeInfo, LeftOutInfo
 from forkyard.wire.units import MOST_MICRO_USD, MOST_TOKENS
 
 FINAL_RUN_STATES = frozenset({"finished", "cancelled", "interrupted"})

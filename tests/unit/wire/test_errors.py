@@ -12,7 +12,8 @@ from forkyard.errors import (
     Problem,
 )
 from forkyard.wire.errors import from_wire, printable, problems_of, request_of, to_wire
-from forkyard.wire.schema import ExecRequest, SnapshotRequest
+from forkyard.wire.schema import SnapshotRequest
+from forkyard.wire.spaces import ExecRequest
 
 
 def over_the_wire(error: ForkyardError) -> ForkyardError:

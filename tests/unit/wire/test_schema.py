@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from forkyard.model.candidate import ChangeKind, FileChange
 from forkyard.wire.results import ApplyRequest, QuickRequest, SubmitRequest
-from forkyard.wire.schema import ExecRequest, FileChangeInfo, TemplateRequest, WorkspaceRequest
+from forkyard.wire.schema import FileChangeInfo, TemplateRequest
+from forkyard.wire.spaces import ExecRequest, WorkspaceRequest
 
 EXEC = "exec_0123456789ab"
 
