@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from leftovers import processes
-from ordinary import USER_ID, OrdinaryUser
+from ordinary import ROOT, USER_ID, OrdinaryUser
 
 PATIENCE_SECONDS = 60.0
+LENT_VARIABLES = re.compile(r"(?i)((https?|no)_proxy|PIP_.*|.*_CA_BUNDLE|SSL_CERT_FILE)")
+"""Where this machine's pip finds packages and whom it trusts."""
 CHECK = "grep -q fixed state"
 
 
@@ -49,6 +56,31 @@ def ours(user: OrdinaryUser, word: bytes) -> list[int]:
     """List the user's processes whose command line or environment holds a word."""
     mark = os.fsencode(user.state)
     return [one.pid for one in processes().values() if mark in one.words and word in one.words]
+
+
+@pytest.mark.deep
+def test_the_door_leads_to_the_demo_when_an_ordinary_user_opens_it(ordinary: OrdinaryUser) -> None:
+    """`./dev demo` in a checkout of his own, in a folder with a space, with nothing prepared."""
+    checkout = ordinary.home / "my forkyard"
+    tracked = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z"], check=True, capture_output=True
+    ).stdout
+    for name in map(os.fsdecode, filter(None, tracked.split(b"\0"))):
+        target = checkout / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    subprocess.run(["chown", "-R", f"{USER_ID}:{USER_ID}", checkout], check=True)
+    lent = {name: value for name, value in os.environ.items() if LENT_VARIABLES.fullmatch(name)}
+
+    done = ordinary.run("./dev", "demo", "--json", directory=checkout, variables=lent)
+
+    assert done.returncode == 0, done.stderr
+    attempts = told(done.stdout)["tasks"][0]["attempts"]
+    assert {one["agent"]: one["evaluation"]["verdict"] for one in attempts} == {
+        "careful": "solved",
+        "hasty": "regressed",
+        "cheater": "failed",
+    }
 
 
 def test_the_demo_ends_in_the_comparison_when_run_by_an_ordinary_user(
