@@ -276,7 +276,7 @@ def test_the_life_of_a_workspace(module_home: Path, repository: Path, tmp_path: 
     file.write_text("spec:\n  repository: {path: repo, include_uncommitted: true}\n")
     forkyard(module_home, "template", "apply", file, "--name", "life")
     built = forkyard(module_home, "template", "build", "life")
-    assert "is ready" in built.stdout
+    assert "is built: snapshot snap_" in built.stdout
     workspace = forkyard(module_home, "workspace", "create", "--template", "life").stdout.strip()
     shown = forkyard(module_home, "workspace", "exec", workspace, "--", "cat", "notes", "state")
     assert shown.stdout == "uncommitted\nbroken\n"

@@ -75,7 +75,9 @@ class Scene:
         """Sum the provider's ledger: tokens, micro-dollars, and who got an answer."""
         if not self.provider.exists():
             return 0, 0, set()
-        lines = [line.split() for line in self.provider.read_text().splitlines()]
+        # the last line may be half there: it is looked at while it is written
+        whole = self.provider.read_text().rpartition("\n")[0]
+        lines = [line.split() for line in whole.splitlines()]
         return (
             sum(int(line[1]) for line in lines),
             sum(int(line[2]) for line in lines),

@@ -74,7 +74,9 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def _check(folder: Path, before: dict[bytes, object], after: dict[bytes, object]) -> None:
+def _check(
+    folder: Path, before: dict[bytes, object], after: dict[bytes, object]
+) -> CandidateStatus:
     place = Path(tempfile.mkdtemp(dir=folder))
     yard = Yard(place)
     layer = yard.layer(lambda repository: _build(os.fsencode(repository), before))
@@ -105,6 +107,7 @@ def _check(folder: Path, before: dict[bytes, object], after: dict[bytes, object]
 
         assert carried(replayed) == carried(yard.inside(workspace, picture))
     shutil.rmtree(place)
+    return candidate.status
 
 
 def _examples(count: int) -> Callable[[Path], None]:
@@ -126,6 +129,16 @@ def _examples(count: int) -> Callable[[Path], None]:
         run(folder)
 
     return test
+
+
+def test_a_change_is_refused_in_words_when_git_refuses_the_bases_own_path(folder: Path) -> None:
+    """No patch can take back what git would never have put there."""
+    before: dict[bytes, object] = {
+        b"kept": ("file", b"1\n"),
+        b"a": {b".gitmodules": ("link", b"x")},
+    }
+
+    assert _check(folder, before, {b"kept": ("file", b"1\n")}) is CandidateStatus.INVALID
 
 
 def test_random_tree_is_carried_or_refused(folder: Path) -> None:

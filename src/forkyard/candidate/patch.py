@@ -166,6 +166,9 @@ async def prove(
     async with store.scratch() as scratch:
         replay = _Replay(store, scratch)
         refused = await replay.index_base(await asyncio.to_thread(known))
+        if changed := sorted(wanted.keys() & set(refused)):
+            shown = changed[0].decode("utf-8", "backslashreplace")[:_SHOWN]
+            return (f"git refuses a path that the base has and the candidate changes: {shown}",)
         # what git refuses of the base itself is in neither index, whatever the candidate did
         expected = await asyncio.to_thread(
             compose, trees, root, {**dict.fromkeys(refused), **wanted}, touched_only=not full
