@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "forkyard"
 SOFT_LINES = 400
 HARD_LINES = 600
-FOLDERS_NOT_OURS = {".git", ".venv", "__pycache__", "dist", "build"}
+FOLDERS_NOT_OURS = {".cache", ".git", ".venv", "__pycache__", "dist", "build"}
 TEXT_SUFFIXES = {"", ".md", ".py", ".sh", ".toml", ".txt", ".in", ".yaml", ".yml", ".json"}
 # Written in pieces, so that this file does not name what it forbids.
 REGISTRY_HOSTS = tuple(
