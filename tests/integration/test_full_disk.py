@@ -68,13 +68,17 @@ def disk_of_runs(home: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave not one block free, also none of those kept for root."""
+    """Leave not one block free, also none of those kept for root, nor of those given back late."""
     filler = folder / "filler"
     with filler.open("wb") as file:
-        for chunk in (64 * 1024**2, 1024**2, 4096):
-            with contextlib.suppress(OSError):
-                while True:
-                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, chunk)
+        before = -1
+        while os.fstat(file.fileno()).st_size > before:
+            before = os.fstat(file.fileno()).st_size
+            for chunk in (64 * 1024**2, 1024**2, 4096):
+                with contextlib.suppress(OSError):
+                    while True:
+                        os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, chunk)
+            os.sync()  # what was removed just before is free only then
     return filler
 
 
