@@ -30,7 +30,14 @@ SUITES = {
 """And how many tests each has at least: one that lost its tests would pass."""
 
 
-@pytest.mark.parametrize("suite", SUITES)
+ALWAYS = ("tests/security/test_sandbox_probe.py", "tests/contract/test_fleet.py")
+"""The rest takes its time, and belongs to the long run."""
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [one if one in ALWAYS else pytest.param(one, marks=pytest.mark.deep) for one in SUITES],
+)
 def test_a_suite_of_root_mode_passes_without_root(suite: str, ordinary: OrdinaryUser) -> None:
     """What a sandbox does and what is denied to it are the same, test by test."""
     outcomes = ordinary.tests(suite)
