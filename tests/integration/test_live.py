@@ -18,6 +18,9 @@ from living import PATIENCE_SECONDS, forkyard, prepare
 from terminals import Person, seated
 
 PROMPT = "export PS1='ready> '\r"
+# Its own word, not the echo of what was typed, tells that a job is in front: an earlier key
+# would reach the shell.
+IN_FRONT = b"sh -c 'echo in \"front\"; exec sleep 1000'\r"
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +72,8 @@ def test_a_shell_follows_the_window_s_size(person: Person) -> None:
 
 def test_control_c_ends_what_runs_in_front_and_not_the_shell(person: Person) -> None:
     """The interrupt is a key of the terminal inside, and its status is the shell's to tell."""
-    person.type(b"sleep 1000\r")
-    person.reads(b"sleep 1000\r\n")
+    person.type(IN_FRONT)
+    person.reads(b"in front\r\n")
     person.type(b"\x03")
     person.reads(b"ready> ")
     person.type(b"echo status $?\r")
@@ -80,8 +83,8 @@ def test_control_c_ends_what_runs_in_front_and_not_the_shell(person: Person) -> 
 
 def test_control_z_stops_a_job_that_goes_on_in_the_background(person: Person) -> None:
     """Job control: stopped, listed, continued."""
-    person.type(b"sleep 1000\r")
-    person.reads(b"sleep 1000\r\n")
+    person.type(IN_FRONT)
+    person.reads(b"in front\r\n")
     person.type(b"\x1a")
     person.reads(b"Stopped")
     person.type(b"bg; jobs; kill %1\r")
