@@ -18,6 +18,7 @@ from forkyard.model.candidate import Candidate, CandidateStatus, ChangeKind, Fil
 from forkyard.model.events import Entity
 from forkyard.model.ids import AttemptId, CandidateId, TemplateId, new_template_id
 from forkyard.model.workspace import Template, TemplateSpec, TemplateState
+from forkyard.store.database import LOG_PAGES
 from forkyard.store.journal import Change, Journal
 from forkyard.store.projections import decode, encode, fold, kind_of
 
@@ -277,3 +278,20 @@ def test_lookups_skip_what_is_deleted() -> None:
     assert state.template_named("name") == new
     assert state.template_named("other") is None
     assert TemplateId(old.id) in state.templates
+
+
+def test_log_keeps_its_length_when_many_write(tmp_path: Path) -> None:
+    """It is written once and then over again: a file that grows makes commits wait longer."""
+    log = tmp_path / "state.db-wal"
+    found: list[int] = []
+
+    async def story(journal: Journal) -> None:
+        found.append(log.stat().st_size)
+        for _ in range(3 * LOG_PAGES):
+            await journal.append(_template())
+        found.append(log.stat().st_size)
+
+    _with_journal(tmp_path, story)
+
+    assert found[0] >= LOG_PAGES * 4096
+    assert found[1] < 1.1 * found[0]
