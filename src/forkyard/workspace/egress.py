@@ -50,10 +50,8 @@ class NoEgress:
         """Do nothing."""
 
 
-def proxy_variables(network: NetworkPolicy, providers: Iterable[str]) -> dict[str, str]:
+def proxy_variables(providers: Iterable[str]) -> dict[str, str]:
     """Give what tells programs inside of the proxy; the gateway's providers are not behind it."""
-    if network is not NetworkPolicy.ALLOWLIST:
-        return {}
     address = f"http://{EGRESS}:{EGRESS_PLACE[1]}"
     directly = ",".join((*_NEVER, *providers))
     return {

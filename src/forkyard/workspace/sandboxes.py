@@ -155,7 +155,9 @@ class Sandboxes:
         self, row: Workspace, more: Mapping[str, str] | None = None, *, as_root: bool = False
     ) -> dict[str, str]:
         """Give the variables of a command: ours, the template's and its own, the last one wins."""
-        proxy = proxy_variables(row.network, self._providers())
+        # The providers' names stand in a file, which is read only for those who need them.
+        is_behind = row.network is NetworkPolicy.ALLOWLIST
+        proxy = proxy_variables(self._providers()) if is_behind else {}
         return {**proxy, **exec_variables(row, more, as_root=as_root)}
 
     def spec(self, row: Workspace) -> SandboxSpec:
