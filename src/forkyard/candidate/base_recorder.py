@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
-from forkyard.base.durable import sync_directory
 from forkyard.candidate import answers
+from forkyard.candidate.base_index import MOST_FILES, keep_index, open_index
 from forkyard.candidate.helper import READER, ask
 from forkyard.candidate.objects import ObjectStore
 from forkyard.candidate.trees import EMPTY_TREE
@@ -22,11 +21,6 @@ from forkyard.shim.ids import STORAGE_USER_ID
 _NOT_RECORDED = "not recorded: "
 NAMED = 5
 """So many things that a base leaves out are named in its notes."""
-
-
-def index_path(store: ObjectStore, tree: str) -> Path:
-    """Give where the trees of a base, or of its untracked files, lie."""
-    return store.bases / f"{tree}.trees"
 
 
 class Recorder:
@@ -73,32 +67,32 @@ class Recorder:
                 pack.open("wb") as pack_file,
                 apart.open("wb") as apart_file,
             ):
+                base = known.tree if known is not None and before else ""
+                below = base if len(before) < MOST_FILES else ""
+                written = (index_file.fileno(), pack_file.fileno(), apart_file.fileno())
                 job: Job = {
                     "mode": "record",
                     "mount_point": str(self._store.mount_point),
-                    "layers": paths[1:] if before >= 0 else paths,
-                    "upper": paths[0] if before >= 0 else None,
+                    "layers": paths[1:] if before else paths,
+                    "upper": paths[0] if before else None,
                     "repository": repository,
                     "user": STORAGE_USER_ID,
-                    "base": known.tree if known is not None else "",
-                    "full": before < 0,
+                    "base": base,
+                    "full": not before,
                     "ignored": [],
                     "limits": {},
-                    "index": index_file.fileno(),
-                    "known_index": before,
+                    "index": list(before),
+                    "made_index": index_file.fileno(),
+                    "made_below": below,
                     "untracked": "",
-                    "untracked_index": apart_file.fileno(),
+                    "untracked_index": [],
+                    "made_untracked": apart_file.fileno(),
                     "pack": pack_file.fileno(),
                 }
                 answer = await ask(
                     READER,
                     job,
-                    descriptors=(
-                        index_file.fileno(),
-                        pack_file.fileno(),
-                        apart_file.fileno(),
-                        *((before,) if before >= 0 else ()),
-                    ),
+                    descriptors=(*written, *before),
                     what=f"record the base of {repository}",
                 )
                 os.fsync(index_file.fileno())
@@ -110,9 +104,8 @@ class Recorder:
             tree = answers.word(answer["root"], "root")
             untracked = answers.word(answer["untracked"], "untracked")
             if untracked not in (tree, EMPTY_TREE.hex()):
-                apart.rename(index_path(self._store, untracked))
-            index.rename(index_path(self._store, tree))
-            sync_directory(self._store.bases)
+                keep_index(self._store, untracked, apart)
+            keep_index(self._store, tree, index, below)
         commit_tree = answers.optional_word(answer["commit_tree"], "commit_tree")
         return RecordedBase(
             repository=repository,
@@ -125,24 +118,21 @@ class Recorder:
         )
 
     @contextlib.contextmanager
-    def _known_index(self, known: RecordedBase | None, repository: str) -> Iterator[int]:
-        """Open the trees of a known base; -1 where everything is to be looked at."""
-        # What a base leaves out is told of each file: nothing is, of those not looked at.
-        usable = (
-            known is not None
-            and known.repository == repository
-            and not any(note.startswith(_NOT_RECORDED) for note in known.notes)
-        )
-        try:
-            path = index_path(self._store, known.tree) if known is not None and usable else None
-            descriptor = -1 if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            descriptor = -1
-        try:
-            yield descriptor
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+    def _known_index(
+        self, known: RecordedBase | None, repository: str
+    ) -> Iterator[tuple[int, ...]]:
+        """Open the trees of a known base; nothing where everything is to be looked at."""
+        with contextlib.ExitStack() as stack:
+            descriptors: tuple[int, ...] = ()
+            # What a base leaves out is told of each file: nothing is, of those not looked at.
+            if (
+                known is not None
+                and known.repository == repository
+                and not any(note.startswith(_NOT_RECORDED) for note in known.notes)
+            ):
+                with contextlib.suppress(OSError):
+                    descriptors = stack.enter_context(open_index(self._store, known.tree))
+            yield descriptors
 
 
 def _left_out(answer: answers.Answer) -> tuple[str, ...]:

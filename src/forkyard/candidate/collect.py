@@ -135,8 +135,8 @@ class CandidateMaker:
     async def _problems(
         self, base: RecordedBase, taken: Taken, patch: Path, *, full: bool
     ) -> tuple[str, ...]:
-        with self._taker.base_trees(base) as descriptor:
-            trees = TreeIndex(descriptor)
+        with self._taker.base_trees(base) as descriptors:
+            trees = TreeIndex(descriptors)
         try:
             return await prove(
                 self._store,

@@ -150,10 +150,10 @@ class Collector:
         with self._taker.base_trees(base) as index:
             job = self._job("restore", workspace, base.repository)
             job["base"] = base.tree
-            job["index"] = index
+            job["index"] = list(index)
             job["patterns"] = [*patterns, *rules.RUNNER_FILES]
             job["mixed"] = list(MIXED_FILES)
-            return await _laid(job, (index,), f"restore protected files in {workspace.id}")
+            return await _laid(job, index, f"restore protected files in {workspace.id}")
 
     async def add_files(
         self, workspace: Workspace, files: Sequence[HeldOutFile], repository: str = REPOSITORY
@@ -195,7 +195,7 @@ class Collector:
             "writes": [],
             "contents": -1,
             "base": "",
-            "index": -1,
+            "index": [],
             "patterns": [],
             "mixed": [],
         }

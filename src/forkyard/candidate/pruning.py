@@ -18,6 +18,7 @@ from pathlib import Path
 
 from forkyard.base.durable import sync_directory
 from forkyard.base.removal import empty_trash, move_to_trash
+from forkyard.candidate.base_index import with_those_below
 from forkyard.candidate.objects import ObjectStore
 
 GRACE_SECONDS = 3600.0
@@ -175,8 +176,9 @@ class Pruner:
         sync_directory(folder)
 
     def _bases(self, needed: Needed, cutoff: float) -> Iterator[Path]:
+        bases = with_those_below(self._store, needed.bases)
         for path in sorted(self._store.bases.glob("*.trees")):
-            if path.stem not in needed.bases and _is_old(path, cutoff):
+            if path.stem not in bases and _is_old(path, cutoff):
                 yield path
 
     def _strays(self, cutoff: float) -> Iterator[Path]:

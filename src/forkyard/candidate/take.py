@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forkyard.candidate import answers
 from forkyard.candidate.answers import Changed
-from forkyard.candidate.base_recorder import index_path
+from forkyard.candidate.base_index import open_index
 from forkyard.candidate.helper import READER, ask
 from forkyard.candidate.ignore import Ignored, find_ignored
 from forkyard.candidate.objects import ObjectStore
@@ -50,38 +49,36 @@ class Taker:
         self._limits = limits or WalkLimits()
 
     @contextlib.contextmanager
-    def base_trees(self, base: RecordedBase) -> Iterator[int]:
-        """Open the base's tree index.
+    def base_trees(self, base: RecordedBase) -> Iterator[tuple[int, ...]]:
+        """Open the files of the base's tree index.
 
         Raises:
             WorkspaceError: It is not there; the base was recorded elsewhere or removed.
         """
-        with self._index(base.tree) as descriptor:
-            yield descriptor
+        with self._index(base.tree) as descriptors:
+            yield descriptors
 
     @contextlib.contextmanager
-    def _index(self, tree: str) -> Iterator[int]:
-        try:
-            descriptor = os.open(index_path(self._store, tree), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            msg = f"cannot read base {tree}: {error.strerror}"
-            raise WorkspaceError(msg, hint="Build the template again to record it.") from error
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _index(self, tree: str) -> Iterator[tuple[int, ...]]:
+        with contextlib.ExitStack() as stack:
+            try:
+                descriptors = stack.enter_context(open_index(self._store, tree))
+            except OSError as error:
+                msg = f"cannot read base {tree}: {error.strerror}"
+                raise WorkspaceError(msg, hint="Build the template again to record it.") from error
+            yield descriptors
 
     @contextlib.contextmanager
-    def _untracked(self, base: RecordedBase) -> Iterator[tuple[str, int]]:
+    def _untracked(self, base: RecordedBase) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Give the tree of the untracked files, and its index where it has one of its own."""
         nothing = EMPTY_TREE.hex()
         # where no commit is known, nothing is known to be tracked
         tree = base.untracked or (base.tree if base.commit is None else nothing)
         if tree in (base.tree, nothing):
-            yield tree, -1
+            yield tree, ()
         else:
-            with self._index(tree) as descriptor:
-                yield tree, descriptor
+            with self._index(tree) as descriptors:
+                yield tree, descriptors
 
     async def take(self, workspace: Workspace, base: RecordedBase, *, full: bool) -> Taken:
         """Walk a stopped workspace.
@@ -114,14 +111,15 @@ class Taker:
                     "full": full,
                     "ignored": [],
                     "limits": self._limits._asdict(),
-                    "index": index,
-                    "known_index": -1,
+                    "index": list(index),
+                    "made_index": -1,
+                    "made_below": "",
                     "untracked": untracked,
-                    "untracked_index": untracked_index,
+                    "untracked_index": list(untracked_index),
+                    "made_untracked": -1,
                     "pack": pack_file.fileno(),
                 }
-                more = (untracked_index,) if untracked_index >= 0 else ()
-                descriptors = (index, pack_file.fileno(), *more)
+                descriptors = (*index, pack_file.fileno(), *untracked_index)
                 answer = await ask(READER, job, descriptors=descriptors, what=what)
                 if answer.get("asks"):
                     ignored = await find_ignored(

@@ -8,7 +8,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, Protocol
 
 FILE = 0o100644
@@ -17,10 +17,13 @@ LINK = 0o120000
 DIRECTORY = 0o040000
 
 _PACK_KIND = {b"commit": 1, b"tree": 2, b"blob": 3}
-_MAGIC = b"FYTREES1"
+_MAGIC = b"FYTREES2"
+_WHOLE_MAGIC = b"FYTREES1"
 _HEADER = struct.Struct(">8sQ")
 _RECORD = struct.Struct(">20sQL")
 _ID_BYTES = 20
+HEAD_BYTES = _HEADER.size + _ID_BYTES
+"""Of an index: what `below_of` reads."""
 _COMPRESSION = 1
 """Packs are local and short-lived in the page cache; speed wins over size."""
 
@@ -103,69 +106,120 @@ class NoTrees:
         return {}
 
 
-class TreeIndex:
-    """All trees of one base in one file, looked up by id without reading the rest.
+class _IndexFile:
+    """One mapped file of an index."""
 
-    Layout: magic, count, records (id, offset, length) in order of id, then the contents. So
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        magic, self._count = _HEADER.unpack_from(self._map, 0)
+        if magic not in (_MAGIC, _WHOLE_MAGIC):
+            raise ValueError("not a tree index")
+        self._records = _HEADER.size + (_ID_BYTES if magic == _MAGIC else 0)
+
+    def close(self) -> None:
+        self._map.close()
+
+    def all(self) -> Iterator[tuple[bytes, bytes]]:
+        for number in range(self._count):
+            yield self._record(number)
+
+    def find(self, oid: bytes) -> bytes | None:
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            found, content = self._record(middle)
+            if found == oid:
+                return content
+            if found < oid:
+                low = middle + 1
+            else:
+                high = middle
+        return None
+
+    def _record(self, number: int) -> tuple[bytes, bytes]:
+        oid, offset, length = _RECORD.unpack_from(self._map, self._records + number * _RECORD.size)
+        return oid, self._map[offset : offset + length]
+
+
+class TreeIndex:
+    """All trees of one base, looked up by id without reading the rest.
+
+    They lie in one file, or in several of which each adds to the next: so a base that differs
+    little from another takes little. Layout of one: magic, count, the tree whose index it adds to
+    (zeros: it is whole), records (id, offset, length) in order of id, then the contents. So
     looking at one directory costs the same in a base of any size.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        """Map an open file; the descriptor may be closed afterwards.
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        """Map open files, the newest first; the descriptors may be closed afterwards.
 
         Raises:
-            ValueError: It is no tree index.
+            ValueError: One of them is no tree index.
         """
-        self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        magic, self._count = _HEADER.unpack_from(self._map, 0)
-        if magic != _MAGIC:
-            raise ValueError("not a tree index")
+        self._files = [_IndexFile(descriptor) for descriptor in descriptors]
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._map.close()
+        """Let go of the files."""
+        for file in self._files:
+            file.close()
 
     def entries(self, oid: bytes) -> dict[bytes, Entry]:
         """Give a tree's entries, its content checked against its id."""
         return {} if oid == EMPTY_TREE else decode_tree(self[oid])
 
     def all(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give every tree with its content, unchecked."""
-        for number in range(self._count):
-            start = _HEADER.size + number * _RECORD.size
-            oid, offset, length = _RECORD.unpack_from(self._map, start)
-            yield oid, self._map[offset : offset + length]
+        """Give every tree with its content, unchecked; one may come more than once."""
+        for file in self._files:
+            yield from file.all()
 
     def __getitem__(self, oid: bytes) -> bytes:
         """Give a tree's content, checked against its id; KeyError where it is not there."""
-        low, high = 0, self._count
-        while low < high:
-            middle = (low + high) // 2
-            found, offset, length = _RECORD.unpack_from(
-                self._map, _HEADER.size + middle * _RECORD.size
-            )
-            if found == oid:
-                content = self._map[offset : offset + length]
-                if object_id(b"tree", content) != oid:
-                    raise ValueError(f"tree {oid.hex()} is damaged in the base's index")
-                return content
-            if found < oid:
-                low = middle + 1
-            else:
-                high = middle
+        for file in self._files:
+            content = file.find(oid)
+            if content is None:
+                continue
+            if object_id(b"tree", content) != oid:
+                raise ValueError(f"tree {oid.hex()} is damaged in the base's index")
+            return content
         raise KeyError(oid.hex())
 
 
-def write_tree_index(file: BinaryIO, trees: Mapping[bytes, bytes]) -> None:
-    """Write the file that `TreeIndex` reads."""
+class TreesOver:
+    """The contents of some trees, and those of an index where they are not among them."""
+
+    def __init__(self, own: Mapping[bytes, bytes], index: TreeIndex) -> None:
+        """Keep both."""
+        self._own = own
+        self._index = index
+
+    def __getitem__(self, oid: bytes) -> bytes:
+        """Give a tree's content; KeyError where neither has it."""
+        return self._own[oid] if oid in self._own else self._index[oid]
+
+
+def write_tree_index(file: BinaryIO, trees: Mapping[bytes, bytes], below: str = "") -> None:
+    """Write a file that `TreeIndex` reads.
+
+    Args:
+        file: Empty.
+        trees: Contents by id.
+        below: The tree whose index this one adds to; nothing where it is whole.
+    """
     file.write(_HEADER.pack(_MAGIC, len(trees)))
-    offset = _HEADER.size + len(trees) * _RECORD.size
+    file.write(bytes.fromhex(below) or bytes(_ID_BYTES))
+    offset = HEAD_BYTES + len(trees) * _RECORD.size
     ordered = sorted(trees.items())
     for oid, content in ordered:
         file.write(_RECORD.pack(oid, offset, len(content)))
         offset += len(content)
     for _oid, content in ordered:
         file.write(content)
+
+
+def below_of(head: bytes) -> str | None:
+    """Read from an index's first bytes which tree's index it adds to; None where it is whole."""
+    oid = head[_HEADER.size : HEAD_BYTES]
+    return oid.hex() if head.startswith(_MAGIC) and any(oid) else None
 
 
 class PackWriter:

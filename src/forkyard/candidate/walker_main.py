@@ -26,9 +26,15 @@ from forkyard.candidate.trees import (
     NoTrees,
     PackWriter,
     TreeIndex,
+    TreesOver,
     write_tree_index,
 )
-from forkyard.candidate.untracked import Untracked, UntrackedPaths, find_untracked
+from forkyard.candidate.untracked import (
+    TreeContents,
+    Untracked,
+    UntrackedPaths,
+    find_untracked,
+)
 from forkyard.candidate.walk import Findings, Walk, WalkLimits
 
 GIT_IGNORE = b".gitignore"
@@ -52,15 +58,20 @@ class Job(TypedDict):
     full: bool
     ignored: list[str]
     limits: dict[str, int]
-    index: int
-    """Descriptor of the base's tree index: written by `record`, else read."""
-    known_index: int
-    """With `record`: of the index of what the layers hold without the upper one, whose tree is
-    `base`, so that only what the upper names is looked at; -1 to look at everything."""
+    index: list[int]
+    """Descriptors of the files of the base's tree index, see `TreeIndex`. With `record`: of what
+    the layers hold without the upper one, so that only what the upper names is looked at; none to
+    look at everything."""
+    made_index: int
+    """Descriptor for the tree index that `record` writes; else -1."""
+    made_below: str
+    """The tree whose index that one adds to; nothing to write it whole."""
     untracked: str
     """The tree of the base's untracked files; not for `record`."""
-    untracked_index: int
-    """Descriptor of that tree's index: written by `record`; -1 where the base's has it."""
+    untracked_index: list[int]
+    """Descriptors of the files of that tree's index; none where the base's has it."""
+    made_untracked: int
+    """Descriptor for the index of the untracked files' tree that `record` writes; else -1."""
     pack: int
     """Descriptor for the pack; -1 for none."""
 
@@ -92,23 +103,25 @@ def record(job: Job, views: jail.OpenViews) -> dict[str, object]:
     repository = jail.open_repository(views.merged, job["repository"])
     if repository is None:
         return {"missing": True}
-    if job["known_index"] >= 0:
-        known = TreeIndex(job["known_index"])
+    trees: TreeContents
+    if job["index"]:
+        known = TreeIndex(job["index"])
         walk = Walk(trees=known, limits=BASE_LIMITS, keep_changes=False)
         changed = jail.open_repository(views.upper, job["repository"]) if views.upper else None
         root = bytes.fromhex(job["base"])
         if changed is not None:
             root = walk.run(repository, changed, root)
-        trees = {**dict(known.all()), **walk.found.trees}
+        trees = TreesOver(walk.found.trees, known)
+        kept = walk.found.trees if job["made_below"] else {**dict(known.all()), **walk.found.trees}
     else:
         walk = Walk(trees=NoTrees(), limits=BASE_LIMITS, keep_changes=False)
         root = walk.run(repository, None, EMPTY_TREE)
-        trees = walk.found.trees
+        trees = kept = walk.found.trees
     head = gitdir.read_head(repository)
     untracked = _untracked(repository, head, trees, root)
-    with open(job["index"], "wb") as file:  # noqa: PTH123 - a descriptor
-        write_tree_index(file, trees)
-    with open(job["untracked_index"], "wb") as file:  # noqa: PTH123 - a descriptor
+    with open(job["made_index"], "wb") as file:  # noqa: PTH123 - a descriptor
+        write_tree_index(file, kept, job["made_below"])
+    with open(job["made_untracked"], "wb") as file:  # noqa: PTH123 - a descriptor
         write_tree_index(file, untracked.trees)
     with open(job["pack"], "wb") as file:  # noqa: PTH123 - a descriptor
         _write_trees(file, walk.found.trees)
@@ -125,9 +138,7 @@ def record(job: Job, views: jail.OpenViews) -> dict[str, object]:
     }
 
 
-def _untracked(
-    repository: int, head: gitdir.Head, trees: dict[bytes, bytes], root: bytes
-) -> Untracked:
+def _untracked(repository: int, head: gitdir.Head, trees: TreeContents, root: bytes) -> Untracked:
     if head.tree is None:
         return Untracked(root, {})
     with gitdir.open_objects(repository) as committed:
@@ -166,7 +177,7 @@ def collect(job: Job, views: jail.OpenViews) -> dict[str, object]:
     if job["mode"] == "collect":
         own = job["untracked_index"]
         untracked = UntrackedPaths(
-            TreeIndex(own) if own >= 0 else trees, bytes.fromhex(job["untracked"])
+            TreeIndex(own) if own else trees, bytes.fromhex(job["untracked"])
         )
         look = Walk(trees=trees, limits=limits, base_view=base, hashing=False, untracked=untracked)
         look.run(merged, hint, root)

@@ -39,7 +39,8 @@ class WriteJob(TypedDict):
     """Path and git mode, in the order of the contents."""
     contents: int
     base: str
-    index: int
+    index: list[int]
+    """Descriptors of the files of the base's tree index."""
     patterns: list[str]
     mixed: list[str]
     """Names of files of which only the runners' settings are put back."""

@@ -108,7 +108,7 @@ def test_index_finds_every_tree_and_nothing_else(tmp_path: Path) -> None:
     with place.open("wb") as file:
         write_tree_index(file, trees.contents)
     with place.open("rb") as file:
-        index = TreeIndex(file.fileno())
+        index = TreeIndex([file.fileno()])
     for oid, content in trees.contents.items():
         assert index.entries(oid) == decode_tree(content)
     assert index.entries(EMPTY_TREE) == {}
@@ -119,7 +119,7 @@ def test_index_finds_every_tree_and_nothing_else(tmp_path: Path) -> None:
     damaged[-1] ^= 1
     place.write_bytes(damaged)
     with place.open("rb") as file:
-        index = TreeIndex(file.fileno())
+        index = TreeIndex([file.fileno()])
     with pytest.raises(ValueError, match="damaged"):
         index.entries(max(trees.contents))
     index.close()
