@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from behaviours.yard import Box, Done, Runner, Yard, as_root
+from depth import first
 from ordinary import OrdinaryUser, ordinary_user
 
-MODES = ("root", "rootless")
+MODES = first("rootless", "root")
+"""What root mode does is in most other tests too, so its part of this suite is for the long run."""
 
 
 @pytest.fixture(scope="module", params=MODES)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import deep
 from forkyard import connect_blocking
 from model_yard import CANARY, MEND, TABLE_PRICES, ModelYard, model_yard
 from projects import forkyard
@@ -82,7 +83,7 @@ def test_three_attempts_of_claude_code_and_codex_mend_a_bug_in_one_run(yard: Mod
     assert "The agent claims" in shown.stdout
 
 
-@pytest.mark.parametrize("driver", ["opencode", "gemini", "mini-swe-agent"])
+@pytest.mark.parametrize("driver", [deep("opencode"), deep("gemini"), deep("mini-swe-agent")])
 def test_agent_mends_a_bug_and_is_metered(yard: ModelYard, driver: str) -> None:
     """One smoke run of each other agent."""
     skip = len(yard.model.billed())

@@ -28,6 +28,7 @@ from seed_document import agents, prompt, template
 from stand_ins import hosts, payments
 from stand_ins.internet import StandInternet, stand_internet
 
+pytestmark = pytest.mark.deep
 NAME = "agents.payments.cordium"
 TOKEN_NAME = "github-read-token.payments.cordium"  # noqa: S105 - its name, as the seed's YAML has it
 EXAMPLE = Path(__file__).parents[2] / "examples" / "parallel_agents.py"

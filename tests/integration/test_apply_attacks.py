@@ -125,6 +125,7 @@ def test_another_project_is_refused_unless_it_is_named(tmp_path: Path) -> None:
     assert (repository / "new").exists()
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("home")
 def test_runs_are_whole_when_garbage_is_collected_all_the_time(tmp_path: Path) -> None:
     """Collections as eager as can be, one after the other, while runs go through every phase."""

@@ -79,6 +79,7 @@ def test_the_tree_is_whole_again_when_the_server_was_killed_while_applying(tmp_p
     assert "'one' has other content" in twice.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("home")
 def test_the_last_application_is_taken_back_when_asked_for(tmp_path: Path) -> None:
     """Says what it will touch, refuses an edited tree, survives kill -9, and is done once."""

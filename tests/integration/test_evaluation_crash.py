@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import first
 from forkyard import connect_blocking
 from forkyard.config import Layout
 from projects import FIX, attempts, forkyard, make_repository, run_result, write_task
@@ -40,7 +41,7 @@ def _events(layout: Layout) -> list[tuple[int, str]]:
         return [(int(sequence), str(kind)) for sequence, kind in rows]
 
 
-@pytest.mark.parametrize("failpoint", ["C17", "C17@2", "C18"])
+@pytest.mark.parametrize("failpoint", first("C17", "C17@2", "C18"))
 def test_candidate_is_judged_once_when_the_server_dies_while_judging(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:

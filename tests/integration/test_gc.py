@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from depth import first
 from projects import FIX, attempts, forkyard, git, make_repository, run_result
 
 AGENT = f"a={FIX}; head -c 300000 /dev/urandom > big"
@@ -121,7 +122,7 @@ def test_what_a_person_named_or_stands_on_stays(tmp_path: Path, home: Path) -> N
     assert seen.stdout == "def add(a, b):\n    return a - b\n", seen.stderr
 
 
-@pytest.mark.parametrize("point", ["G01", "G02"])
+@pytest.mark.parametrize("point", first("G01", "G02"))
 def test_a_collection_that_was_killed_is_ended_by_the_next(
     tmp_path: Path, home: Path, point: str
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import deep
 from forkyard import connect_blocking
 from leftovers import processes
 from model_yard import ASK_AND_FIX, CANARY, ModelYard, command_agent, model_yard
@@ -183,11 +184,11 @@ def test_agent_goes_on_when_the_server_is_killed_in_mid_run(yard: ModelYard) -> 
 @pytest.mark.parametrize(
     "failpoint",
     [
-        pytest.param("C02", id="workspace-named"),
-        pytest.param("C07", id="let-in-and-sandbox-live"),
+        deep("C02", id="workspace-named"),
+        deep("C07", id="let-in-and-sandbox-live"),
         pytest.param("C11", id="agent-over"),
-        pytest.param("C21", id="account-closed"),
-        pytest.param("C12", id="sandbox-stopped"),
+        deep("C21", id="account-closed"),
+        deep("C12", id="sandbox-stopped"),
     ],
 )
 def test_everything_is_counted_once_when_the_server_dies_on_the_way(

@@ -179,6 +179,7 @@ def _objects(index: Path) -> dict[str, int]:
     return read_pack_index(index, index.with_suffix(".pack"))
 
 
+@pytest.mark.deep
 def test_many_packs_become_one(stage: Stage) -> None:
     """Git looks through every pack for each object, so there are never many old ones."""
     candidates = [stage.candidate(seed, size=10) for seed in range(60)]

@@ -83,6 +83,7 @@ def test_the_door_leads_to_the_demo_when_an_ordinary_user_opens_it(ordinary: Ord
     }
 
 
+@pytest.mark.deep
 def test_the_demo_ends_in_the_comparison_when_run_by_an_ordinary_user(
     ordinary: OrdinaryUser,
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_candidate_is_applied_and_undone_in_the_users_own_repository(
     assert (folder / "notes").read_text() == "mine\n"
 
 
+@pytest.mark.deep
 def test_a_run_goes_on_when_the_server_is_killed_in_it(ordinary: OrdinaryUser) -> None:
     """The next server stands in the same user namespace, finds the sandbox and waits for it."""
     folder = repository(ordinary)

@@ -88,6 +88,7 @@ def remove_groups(folder: Path) -> None:
         Path(one).rmdir()
 
 
+@pytest.mark.deep
 def test_limits_are_enforced_when_the_host_delegated_cgroups(ordinary: OrdinaryUser) -> None:
     """Memory, CPU and processes are held as for root, and doctor says by what."""
     with delegated(ordinary):

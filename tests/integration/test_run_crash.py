@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from depth import deep, first
 from forkyard import connect_blocking
 from forkyard.config import Layout
 from projects import FIX, alive, attempts, forkyard, make_repository, run_result, write_task
@@ -130,7 +131,7 @@ def _wait_for(marker: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["C02", "W02", "C04", "W07", "C07", "W11", "C11", "C12", "C15"]
+    "failpoint", first("C12", "C02", "W02", "C04", "W07", "C07", "W11", "C11", "C15")
 )
 def test_attempt_ends_once_when_the_server_dies(yard: Yard, failpoint: str) -> None:
     """Killed with the intent journalled, a sandbox live, an exit seen, or a patch just written."""
@@ -152,7 +153,9 @@ def test_attempt_ends_once_when_the_server_dies(yard: Yard, failpoint: str) -> N
     yard.assert_at_rest()
 
 
-@pytest.mark.parametrize("pause", [0.0, 2.5], ids=["while-it-runs", "after-it-ended"])
+@pytest.mark.parametrize(
+    "pause", [pytest.param(0.0, id="while-it-runs"), deep(2.5, id="after-it-ended")]
+)
 def test_agent_is_adopted_when_the_server_dies_under_it(yard: Yard, pause: float) -> None:
     """The agent goes on without a server, and its end is found whether seen or recorded."""
     run = yard.submit(seconds=float(f"2.{MARKER}"), checks=CHECKS)
@@ -197,6 +200,7 @@ def test_attempt_is_interrupted_when_its_shim_dies(yard: Yard) -> None:
     yard.assert_at_rest()
 
 
+@pytest.mark.deep
 def test_agent_goes_on_when_the_fork_server_dies(yard: Yard) -> None:
     """Running sandboxes do not need it, and the next start gets a new one."""
     run = yard.submit(seconds=float(f"1.{MARKER}"), checks=CHECKS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import first
 from forkyard import connect_blocking
 from projects import FIX, alive, attempts, forkyard, make_repository, run_result, write_task
 
@@ -70,6 +71,7 @@ def test_attempt_leaves_nothing_but_its_work_when_it_times_out(tmp_path: Path) -
     assert alive(marker) == []
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("home")
 def test_run_ends_at_its_deadline_when_attempts_would_go_on(tmp_path: Path) -> None:
     """The run's deadline cuts attempts short, those in the queue too, and keeps what there is."""
@@ -97,7 +99,7 @@ def test_run_ends_at_its_deadline_when_attempts_would_go_on(tmp_path: Path) -> N
     assert alive(marker) == []
 
 
-@pytest.mark.parametrize("where", ["candidate", "base"])
+@pytest.mark.parametrize("where", first("candidate", "base"))
 @pytest.mark.usefixtures("home")
 def test_checks_end_at_the_deadline_and_regrading_judges_later(tmp_path: Path, where: str) -> None:
     """A check that would go on is ended with the run, on the base too; no process is left."""
@@ -208,6 +210,7 @@ def test_agent_that_cannot_start_is_told_apart_from_trouble_of_ours(tmp_path: Pa
     assert result["tasks"][0]["winner"] == quick["candidate"]["id"]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("home")
 def test_sixty_four_attempts_queue_and_all_end(tmp_path: Path) -> None:
     """More attempts than slots wait their turn; every one ends, and nothing is left."""

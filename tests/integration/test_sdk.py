@@ -150,6 +150,7 @@ async def sleep_inside(client: Client) -> None:
         await workspace.exec("sleep 500")
 
 
+@pytest.mark.deep
 async def test_the_workspace_of_a_killed_client_is_deleted(client: Client, prepared: Path) -> None:
     """Ephemeral means: it goes with whoever made it."""
     program = await asyncio.create_subprocess_exec(

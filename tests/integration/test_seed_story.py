@@ -89,6 +89,7 @@ def task_file(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("home")
 def test_the_honest_fix_wins_and_goes_where_the_uncommitted_test_lies(tmp_path: Path) -> None:
     """From the developer's workspace to the patch in it, and in a checkout on the host."""

@@ -15,6 +15,7 @@ from stand_ins.internet import USER, StandInternet, stand_internet
 from stand_ins.payments import MODULE, SLUG, VERSION
 from stand_ins.prepare import archive_of
 
+pytestmark = pytest.mark.deep
 TOKEN = "ghs_dummy_canary_61d0f2"  # noqa: S105 - of nothing
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import first
 from forkyard.base.durable import FAILPOINT_VARIABLE
 from forkyard.config import Layout
 from forkyard.model.ids import WorkspaceId
@@ -72,7 +73,7 @@ def die(home: Path, failpoint: str, *arguments: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
-@pytest.mark.parametrize("failpoint", ["S01", "S02"])
+@pytest.mark.parametrize("failpoint", first("S01", "S02"))
 async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:
@@ -95,7 +96,7 @@ async def test_a_workspace_keeps_its_files_when_killed_while_a_snapshot_is_taken
         assert await here.run(fork, "cat a.txt") == "mine\n"
 
 
-@pytest.mark.parametrize("failpoint", ["H01", "H02"])
+@pytest.mark.parametrize("failpoint", first("H01", "H02"))
 async def test_a_disk_of_its_own_is_taken_out_when_killed_while_that_is_done(
     home: Path, failpoint: str
 ) -> None:
@@ -120,7 +121,7 @@ async def test_a_disk_of_its_own_is_taken_out_when_killed_while_that_is_done(
         assert here.left()["trash"] == []
 
 
-@pytest.mark.parametrize("failpoint", ["S07", "S08", "S09"])
+@pytest.mark.parametrize("failpoint", first("S08", "S07", "S09"))
 async def test_a_deep_snapshot_is_whole_when_killed_while_its_layers_are_merged(
     home: Path, failpoint: str
 ) -> None:
@@ -151,7 +152,7 @@ async def test_a_deep_snapshot_is_whole_when_killed_while_its_layers_are_merged(
         assert here.journal.sequence == sequence
 
 
-@pytest.mark.parametrize("failpoint", ["S05", "S06", "S02"])
+@pytest.mark.parametrize("failpoint", first("S06", "S05", "S02"))
 async def test_a_running_workspace_runs_on_when_killed_while_a_snapshot_is_taken(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:
@@ -179,7 +180,7 @@ async def test_a_running_workspace_runs_on_when_killed_while_a_snapshot_is_taken
         await here.workspaces.stop(fork)
 
 
-@pytest.mark.parametrize("failpoint", ["T01", "T02", "W11", "S02"])
+@pytest.mark.parametrize("failpoint", first("T02", "T01", "W11", "S02"))
 async def test_nothing_is_left_when_killed_during_a_build(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:
@@ -199,7 +200,7 @@ async def test_nothing_is_left_when_killed_during_a_build(
         assert built.state is TemplateState.READY
 
 
-@pytest.mark.parametrize("failpoint", ["W02", "W07@2", "S03", "W11@3"])
+@pytest.mark.parametrize("failpoint", first("S03", "W02", "W07@2", "W11@3"))
 async def test_nothing_is_left_when_killed_while_a_history_is_sealed(
     home: Path, tmp_path: Path, failpoint: str
 ) -> None:
