@@ -89,7 +89,7 @@ def test_one_file_goes_into_a_folder_or_gets_a_name(
 
     assert client.workspaces.get(mine).exec("cat one two").stdout == b"11"
     assert ((tmp_path / "two").read_text(), (tmp_path / "three").read_text()) == ("1", "1")
-    nowhere = forkyard(prepared, "cp", f"{mine}:/workspace/repo/none", tmp_path, code=10)
+    nowhere = forkyard(prepared, "cp", f"{mine}:/workspace/repo/none", tmp_path, code=3)
     assert b"no such file" in nowhere.stderr
     nothing = forkyard(prepared, "cp", f"{mine}:/workspace/repo/one", tmp_path / "x/y", code=4)
     assert b"no such file" in nothing.stderr
@@ -131,14 +131,14 @@ def test_nothing_here_is_written_through_a_link(
     script = "mkdir -p t/sub; echo new > t/f; echo evil > t/sub/file; echo evil > t/sub/more"
     client.workspaces.get(mine).exec(script)
 
-    done = forkyard(prepared, "cp", f"{mine}:/workspace/repo/t", target)
+    done = forkyard(prepared, "cp", f"{mine}:/workspace/repo/t", target, code=10)
 
     assert listed(precious) == ["file"]
     assert (precious / "file").read_text() == "precious"
     assert not (target / "t" / "f").is_symlink()
     assert (target / "t" / "f").read_text() == "new\n"
-    assert b"Left out: t/sub: a link or file is in its way" in done.stderr or (
-        b"Left out: sub: a link or file is in its way" in done.stderr
+    assert b"Not copied: t/sub: a link or file is in its way" in done.stderr or (
+        b"Not copied: sub: a link or file is in its way" in done.stderr
     )
 
 
@@ -194,6 +194,24 @@ def test_a_tar_stream_comes_out_and_goes_in(
     assert b"Left out: ../up" in done.stderr
     outcome = client.workspaces.get(mine).exec("cat in/side abs; ls /workspace")
     assert outcome.stdout == b"abab" + b"repo\n"
+
+
+def test_a_copy_that_failed_says_so_when_nothing_could_be_written(
+    client: BlockingClient, prepared: Path, mine: str, tmp_path: Path
+) -> None:
+    """A script sees it by the exit status, a person by the thing and the reason."""
+    (tmp_path / "notes").write_text("x")
+    (tmp_path / "tree").mkdir()
+    os.mkfifo(tmp_path / "tree" / "pipe")
+
+    refused = forkyard(prepared, "cp", tmp_path / "notes", f"{mine}:/usr/notes", code=10)
+    absent = forkyard(prepared, "cp", f"{mine}:/workspace/nope", tmp_path / "back", code=3)
+    as_a_rule = forkyard(prepared, "cp", tmp_path / "tree", f"{mine}:/workspace/repo")
+
+    assert f"Not copied: {tmp_path / 'notes'}: read-only file system".encode() in refused.stderr
+    assert b"no such file or directory" in absent.stderr
+    assert b"Left out: pipe: no file, folder or link" in as_a_rule.stderr
+    assert client.workspaces.get(mine).exec("ls /workspace/repo/tree").stdout == b""
 
 
 def test_what_does_not_fit_is_told(client: BlockingClient, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from forkyard.cli.calls import json_option, talk
 from forkyard.cli.completion import complete_copy
 from forkyard.cli.output import as_json as write_json
 from forkyard.cli.output import progress, size_of
+from forkyard.errors import WorkspaceError
 
 if TYPE_CHECKING:
     from forkyard.client.client import Client
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("source", shell_complete=complete_copy)
 @click.argument("target", shell_complete=complete_copy)
 @json_option
-def cp(source: str, target: str, *, as_json: bool) -> None:
+def cp(source: str, target: str, *, as_json: bool) -> int:
     """Copy a file or folder out of a workspace (W:/path) or into one; `-` is a tar stream."""
     from_inside, to_inside = _inside(source), _inside(target)
     if (from_inside is None) == (to_inside is None):
@@ -53,10 +54,12 @@ def cp(source: str, target: str, *, as_json: bool) -> None:
                 "left_out": [{"path": path, "reason": why} for path, why in copied.left_out],
             }
         )
+    failed = copied.failed
     for path, why in copied.left_out:
-        progress(f"Left out: {path}: {why}")
+        progress(f"{'Not copied' if (path, why) in failed else 'Left out'}: {path}: {why}")
     files = "1 file" if copied.files == 1 else f"{copied.files} files"
     progress(f"Copied {files}, {size_of(copied.size_bytes)}.")
+    return WorkspaceError.exit_code if failed else 0
 
 
 def _inside(text: str) -> tuple[str, str] | None:

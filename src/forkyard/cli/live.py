@@ -35,15 +35,17 @@ LOGIN_SHELL = (
 
 
 class _CommandLast(click.Command):
-    """Options may stand before or after the workspace; past them everything is the command's."""
+    """Options may stand before and after the workspace; past them everything is the command's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take a leading workspace out of the way while options are read."""
-        if not args or args[0].startswith("-"):
+        """Take the workspace out of the way while options are read."""
+        found = self.make_parser(ctx).parse_args(list(args))[0].get("argv")
+        words = list(found) if isinstance(found, tuple | list) else []
+        before = args[: len(args) - len(words)]
+        if not words or before[-1:] == ["--"]:
             return super().parse_args(ctx, args)
-        first, *others = args
-        rest = super().parse_args(ctx, others)
-        ctx.params["argv"] = (first, *ctx.params.get("argv", ()))
+        rest = super().parse_args(ctx, [*before, *words[1:]])
+        ctx.params["argv"] = (words[0], *ctx.params.get("argv", ()))
         return rest
 
 
@@ -238,6 +240,8 @@ def _status(outcome: ExecOutcome) -> int:
     if outcome.truncated:
         progress("Output past the workspace's limit was dropped.")
     if outcome.stop_reason == "exited":
+        if outcome.detail:
+            progress(f"{outcome.detail[:1].upper()}{outcome.detail[1:]}.")
         return outcome.exit_code or 0
     progress(
         f"Not finished: {outcome.stop_reason}" + (f", {outcome.detail}" * bool(outcome.detail))

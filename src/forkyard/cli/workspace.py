@@ -278,6 +278,8 @@ def logs(
     """Show what commands in a workspace printed; with --json: list the commands."""
 
     async def conversation(client: Client) -> None:
+        from forkyard.client.copy import COMMAND  # noqa: PLC0415 - heavy: not for help
+
         found = await client.workspaces.get(workspace_id)
         execs = await found.execs()
         if as_json:
@@ -286,7 +288,8 @@ def logs(
         if exec_id is not None:
             execs = [one for one in execs if one.id.startswith(exec_id)]
         elif not everything:
-            execs = [one for one in execs if one.task.partition(" ")[2] == (task or "")][-1:]
+            execs = [one for one in execs if one.task.partition(" ")[2] == (task or "")]
+            execs = [one for one in execs if one.argv[:1] != [COMMAND]][-1:]
         if not execs:
             what = "No such command" if exec_id else "No command" if not task else f"No task {task}"
             progress(f"{what} has been run in it yet.")
@@ -302,6 +305,7 @@ def logs(
 def _how(one: ExecInfo) -> str:
     if one.stop_reason is None:
         return "running"
+    why = f", {one.detail}" if one.detail else ""
     if one.stop_reason == "exited":
-        return f"exited {one.exit_code} after {seconds(one.elapsed_seconds)}"
-    return one.stop_reason
+        return f"exited {one.exit_code} after {seconds(one.elapsed_seconds)}{why}"
+    return f"{one.stop_reason}{why}"

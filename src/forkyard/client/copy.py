@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from forkyard.errors import ConflictError, ForkyardError, WorkspaceError
+from forkyard.errors import ConflictError, ForkyardError, NotFoundError, WorkspaceError
 from forkyard.shim import tree_records
 from forkyard.shim.copying import place
 from forkyard.shim.tree_reader import read_tree
@@ -24,6 +24,9 @@ from forkyard.shim.tree_writer import TreeWriter
 MOST_BYTES = 64 * 1024**3
 """Of content in one copy out of a workspace, unless more is asked for."""
 BATCH_BYTES = 256 * 1024
+COMMAND = "forkyard-copy"
+"""What a copy is called among a workspace's commands."""
+_ABSENT = "no such file or directory"
 
 
 @dataclass(slots=True)
@@ -34,6 +37,11 @@ class Copied:
     size_bytes: int = 0
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """Path and reason of everything that was not copied."""
+
+    @property
+    def failed(self) -> list[tuple[str, str]]:
+        """What was left out because it could not be copied, and not as a rule."""
+        return [one for one in self.left_out if not tree_records.is_by_rule(one[1])]
 
 
 async def batches(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -63,12 +71,12 @@ def outgoing(source: str) -> Iterator[bytes]:
     try:
         folder = os.open(head or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise _cannot("copy", source, error.strerror or str(error)) from error
+        raise cannot("copy", source, error.strerror or str(error)) from error
     try:
         yield json.dumps({"name": tail or None}).encode() + b"\n"
         yield from read_tree(folder, tail or ".", is_followed=source.endswith("/"))
     except CopyError as error:
-        raise _cannot("copy", source, str(error)) from error
+        raise cannot("copy", source, str(error)) from error
     finally:
         os.close(folder)
 
@@ -82,7 +90,7 @@ def outgoing_tar(stream: IO[bytes]) -> Iterator[bytes]:
             for member in archive:
                 yield from _member(archive, member)
     except (tarfile.TarError, EOFError) as error:
-        raise _cannot("copy", "-", f"what comes is no tar archive: {error}") from error
+        raise cannot("copy", "-", f"what comes is no tar archive: {error}") from error
     yield tree_records.entry_record({"kind": "end"})
 
 
@@ -105,9 +113,7 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes
             yield tree_records.record(tree_records.DATA, chunk)
         yield tree_records.HEADER.pack(tree_records.FILE_END, 0)
     else:
-        yield tree_records.entry_record(
-            tree_records.left_out(path, "no file, folder or symbolic link")
-        )
+        yield tree_records.entry_record(tree_records.left_out(path, tree_records.NO_KIND))
 
 
 class Incoming:
@@ -144,7 +150,7 @@ class Incoming:
         try:
             self._writer.feed(chunk)
         except CopyError as error:
-            raise _cannot("copy to", self._target, str(error)) from error
+            raise cannot("copy to", self._target, str(error)) from error
 
     def close(self) -> Copied:
         """Say what was copied; a file that is not whole is gone."""
@@ -177,7 +183,7 @@ class IncomingTar:
             follows = 0 if kind == tree_records.HOLE else size
             end = tree_records.HEADER.size + follows
             if follows > 4 * tree_records.CHUNK_BYTES:
-                raise _cannot("copy", self._name, "what comes is no copy of a tree")
+                raise cannot("copy", self._name, "what comes is no copy of a tree")
             if len(self._rest) < end:
                 return
             content = bytes(memoryview(self._rest)[tree_records.HEADER.size : end])
@@ -216,7 +222,7 @@ class IncomingTar:
             info.size = self._wanted = max(0, int(entry.get("size", 0)))
             self.copied.files += 1
             if info.size > self._left:
-                raise _cannot("copy", info.name, "it is larger than the limit of this copy")
+                raise cannot("copy", info.name, "it is larger than the limit of this copy")
         self._stream.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 
     def _write(self, content: bytes) -> None:
@@ -225,7 +231,7 @@ class IncomingTar:
         self._left -= len(content)
         self.copied.size_bytes += len(content)
         if self._left < 0:
-            raise _cannot("copy", self._name, "it is larger than the limit of this copy")
+            raise cannot("copy", self._name, "it is larger than the limit of this copy")
         self._stream.write(content)
 
     def _pad(self) -> None:
@@ -248,12 +254,12 @@ class IncomingTar:
         return self.copied
 
 
-def report_of(content: bytes) -> Copied:
-    """Read what the end inside says of a copy into a workspace."""
+def report_of(content: bytes, place: str) -> Copied:
+    """Read what the end inside says of a copy to a place in a workspace."""
     copied = Copied()
 
     def note(path: str, reason: str) -> None:
-        copied.left_out.append((path, reason))
+        copied.left_out.append((path or place, reason))
 
     position = 0
     while len(content) - position >= tree_records.HEADER.size:
@@ -268,5 +274,11 @@ def report_of(content: bytes) -> Copied:
     return copied
 
 
-def _cannot(verb: str, what: str, reason: str) -> ForkyardError:
+def cannot(verb: str, what: str, reason: str) -> ForkyardError:
+    """Give the error of a copy that cannot be; absent things are told as such."""
+    if reason.lower().endswith(_ABSENT):
+        return NotFoundError(
+            f"cannot {verb} {what}: {reason[:1].lower()}{reason[1:]}",
+            hint="Look at the path; a folder to copy into must be there.",
+        )
     return WorkspaceError(f"cannot {verb} {what}: {reason}")

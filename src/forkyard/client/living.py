@@ -11,11 +11,13 @@ from typing import IO
 
 from forkyard.client.connection import Connection
 from forkyard.client.copy import (
+    COMMAND,
     MOST_BYTES,
     Copied,
     Incoming,
     IncomingTar,
     batches,
+    cannot,
     outgoing,
     outgoing_tar,
     report_of,
@@ -24,7 +26,7 @@ from forkyard.client.forward import forwarded
 from forkyard.client.live import LiveExec, opened
 from forkyard.client.resources import part
 from forkyard.client.results import ExecOutcome
-from forkyard.errors import ForkyardError, WorkspaceError
+from forkyard.errors import ForkyardError
 from forkyard.model.ids import new_exec_id
 from forkyard.wire.errors import request_of
 from forkyard.wire.spaces import ExecInfo, ExecRequest, LifetimeRequest, WorkspaceInfo
@@ -113,7 +115,8 @@ class Living:
 
         Raises:
             ConflictError: There is no such folder here.
-            WorkspaceError: It is not there, larger than the limit, or the disk is full.
+            NotFoundError: It is not there.
+            WorkspaceError: It is larger than the limit, or the disk is full.
 
         Cancellation:
             Ended inside, too; files here are whole or not there.
@@ -139,7 +142,7 @@ class Living:
                 outcome = await one.outcome(stderr=bytes(trouble))
         finally:
             copied = incoming.close()
-        _check(outcome, f"copy {path} out of {self.id}")
+        _check(outcome, "copy", f"{path} out of {self.id}")
         return copied
 
     async def put(self, source: str | Path | IO[bytes], path: str) -> Copied:
@@ -155,7 +158,8 @@ class Living:
             What was copied, and what was left out: what is no file, folder or link.
 
         Raises:
-            WorkspaceError: It is not there, or does not fit.
+            NotFoundError: It, or the folder to copy into, is not there.
+            WorkspaceError: It does not fit.
 
         Cancellation:
             Ended inside, too; files there are whole or not there.
@@ -175,15 +179,15 @@ class Living:
                     raise error.exceptions[0] from None
                 raise
             outcome = await one.outcome(stderr=bytes(trouble))
-        _check(outcome, f"copy into {path} of {self.id}")
-        return report_of(bytes(report))
+        _check(outcome, "copy", f"into {path} of {self.id}")
+        return report_of(bytes(report), str(source) if isinstance(source, str | Path) else path)
 
     @staticmethod
     def _copy(direction: str, path: str) -> ExecRequest:
         return request_of(
             ExecRequest,
             id=new_exec_id(),
-            argv=["forkyard-copy", direction, path],
+            argv=[COMMAND, direction, path],
             working_directory="/",
             has_input=direction == "in",
             attended=True,
@@ -244,8 +248,8 @@ class Living:
             yield found
 
 
-def _check(outcome: ExecOutcome, what: str) -> None:
+def _check(outcome: ExecOutcome, verb: str, what: str) -> None:
     if outcome.succeeded:
         return
     reason = outcome.stderr.decode("utf-8", "replace").strip() or outcome.detail
-    raise WorkspaceError(f"cannot {what}: {reason or outcome.stop_reason}")
+    raise cannot(verb, what, reason or str(outcome.stop_reason))

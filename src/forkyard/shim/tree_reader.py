@@ -15,6 +15,7 @@ from forkyard.shim.tree_records import (
     FOLDER,
     HEADER,
     HOLE,
+    NO_KIND,
     CopyError,
     Entry,
     entry_record,
@@ -95,7 +96,7 @@ def _read_other(folder: int, name: str, path: str, facts: os.stat_result) -> Ite
     elif stat.S_ISREG(facts.st_mode):
         yield from _read_file(folder, name, path)
     else:
-        yield entry_record(left_out(path, "no file, folder or link"))
+        yield entry_record(left_out(path, NO_KIND))
 
 
 def _read_file(folder: int, name: str, path: str) -> Iterator[bytes]:
@@ -103,7 +104,7 @@ def _read_file(folder: int, name: str, path: str) -> Iterator[bytes]:
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            yield entry_record(left_out(path, "no file, folder or link"))
+            yield entry_record(left_out(path, NO_KIND))
             return
         yield entry_record(_entry(path, "file", facts, size=facts.st_size))
         # What is appended meanwhile is not waited for.

@@ -44,6 +44,16 @@ def entry_record(entry: Entry) -> bytes:
     return record(ENTRY, json.dumps(entry, separators=(",", ":")).encode())
 
 
+NO_KIND = "no file, folder or link"
+OUTWARD_LINK = "a link out of what is copied"
+NO_NAME = "no path below the copied folder"
+
+
+def is_by_rule(reason: str) -> bool:
+    """Say whether something is left out as a rule, and not because it failed."""
+    return reason.startswith((NO_KIND, OUTWARD_LINK, NO_NAME))
+
+
 def left_out(path: str, reason: str) -> Entry:
     """Say that something is not copied, and why."""
     return {"kind": "note", "path": path, "reason": reason}

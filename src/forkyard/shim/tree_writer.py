@@ -17,6 +17,9 @@ from forkyard.shim.tree_records import (
     FOLDER,
     HEADER,
     HOLE,
+    NO_KIND,
+    NO_NAME,
+    OUTWARD_LINK,
     CopyError,
     Entry,
 )
@@ -153,7 +156,7 @@ class TreeWriter:
             return
         parts = path.split("/") if path else []
         if not all(_is_name(part) for part in parts):
-            self._note(path, "no path below the copied folder")
+            self._note(path, NO_NAME)
             return
         try:
             self._make(parts, path, str(kind), entry)
@@ -179,13 +182,13 @@ class TreeWriter:
         elif kind == "link":
             self._link(folder, name, parts, path, str(entry.get("target", "")))
         else:
-            self._note(path, "no file, folder or link")
+            self._note(path, NO_KIND)
 
     def _link(self, folder: int, name: str, parts: list[str], path: str, target: str) -> None:
         if self._keeps_links_inside and not stays_inside(
             target, max(0, len(parts) - 1), is_top=not parts
         ):
-            self._note(path, f"a link out of what is copied, to {target[:200]!r}")
+            self._note(path, f"{OUTWARD_LINK}, to {target[:200]!r}")
             return
         temporary = _temporary_name()
         os.symlink(target, temporary, dir_fd=folder)
