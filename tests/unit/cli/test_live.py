@@ -61,5 +61,5 @@ def test_a_limit_that_struck_is_told_when_the_command_ended_well(
         stderr=b"", truncated=False, detail="the memory limit was reached",
     )  # fmt: skip
 
-    assert live._status(ended) == 0  # noqa: SLF001 - what every command says at its end
+    assert live._status(ended) == 0
     assert capsys.readouterr().err == "The memory limit was reached.\n"
