@@ -64,6 +64,34 @@ def content(yard: Station, image: Image, path: str) -> bytes | None:
     return yard.workspaces.layers.read(image.layers, path, 1024**2)
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+async def test_a_context_is_refused_when_it_is_our_own_state(
+    yard: Station, home: Path, *, is_inside: bool
+) -> None:
+    """Build steps read all of it, and the key of every secret lies there."""
+    place = home / "state" / "secrets" if is_inside else home
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "Containerfile").write_text("FROM scratch\n")
+
+    with pytest.raises(ConfigError, match="its context is Forkyard's own state"):
+        await build(yard, place)
+
+
+async def test_our_own_state_is_not_taken_when_a_context_holds_it(
+    yard: Station, home: Path
+) -> None:
+    """As with a home for a context: the rest is taken, and that is told."""
+    (home.parent / "greeting").write_text("hello\n")
+    (home.parent / "Containerfile").write_text("FROM scratch\nCOPY . /a/\n")
+
+    said: list[str] = []
+    image = await build(yard, home.parent, said=said)
+
+    assert content(yard, image, "/a/greeting") == b"hello\n"
+    assert yard.workspaces.layers.lookup(image.layers, f"/a/{home.name}") is None
+    assert f"not taken: {home.name}: holds Forkyard's own state; passed over" in said
+
+
 @pytest.mark.parametrize("name", ["Containerfile", "Dockerfile"])
 async def test_an_image_is_built_when_a_context_holds_a_containerfile(
     yard: Station, tmp_path: Path, name: str

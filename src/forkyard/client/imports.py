@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +50,15 @@ def import_template(place: Path) -> ImportedTemplate:
             f"cannot read {file}: it is missing, no ordinary file, or larger than 1 MiB",
             hint="Name a devcontainer.json.",
         )
+    repository = _repository(file)
+    beside = file.parent.parent if file.parent.name == ".devcontainer" else file.parent
     made = import_devcontainer(
-        text, str(file), folder=str(file.parent), repository=_repository(file)
+        text,
+        str(file),
+        folder=str(file.parent),
+        root=repository or str(beside),
+        repository=repository,
+        real=os.path.realpath,
     )
     return ImportedTemplate(
         file=file,

@@ -26,6 +26,7 @@ _LOCAL = re.compile(r"\$\{local(?:Env:[^}]*|WorkspaceFolder(?:Basename)?)\}")
 _INSIDE = re.compile(r"\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 _FOLDER = re.compile(r"\$\{containerWorkspaceFolder(Basename)?\}")
 _ROOT_USERS = ("root", "0")
+_MOST_CPUS = 1_000_000
 
 
 class Fate(StrEnum):
@@ -60,7 +61,13 @@ class Imported:
 
 
 def import_devcontainer(
-    text: str, file: str, *, folder: str, repository: str | None = None
+    text: str,
+    file: str,
+    *,
+    folder: str,
+    root: str,
+    repository: str | None = None,
+    real: Callable[[str], str] = posixpath.normpath,
 ) -> Imported:
     """Turn a devcontainer.json into a template.
 
@@ -68,7 +75,10 @@ def import_devcontainer(
         text: The whole file.
         file: Its name, for messages.
         folder: Its absolute folder, where paths of a build start.
+        root: Absolute path of the folder whose contents a build may have: whoever wrote the file
+            may not be who imports it, and its build steps see all of the context.
         repository: Absolute path of the repository to take along, uncommitted work included.
+        real: Gives a path as it is without links.
 
     Returns:
         The template and one line about each key, in the order of the file.
@@ -82,7 +92,7 @@ def import_devcontainer(
         raise _unreadable(file, str(error)) from error
     if not isinstance(document, dict):
         raise _unreadable(file, f"must be a mapping of keys, not {kind(document)}")
-    made = _Import(document, folder)
+    made = _Import(document, folder, real(root), real)
     made.run()
     if repository is not None:
         made.spec["repository"] = {"path": repository, "include_uncommitted": True}
@@ -104,9 +114,15 @@ def _unreadable(file: str, reason: str) -> ConfigError:
 class _Import:
     """One document on its way."""
 
-    def __init__(self, document: dict[str, object], folder: str) -> None:
+    def __init__(
+        self,
+        document: dict[str, object],
+        folder: str,
+        root: str,
+        real: Callable[[str], str],
+    ) -> None:
         self._document = document
-        self._folder = folder
+        self._folder, self._root, self._real = folder, root, real
         self._variables: dict[str, str] = {}
         self._tasks: list[dict[str, object]] = []
         self.spec: dict[str, object] = {"image": "host"}
@@ -175,17 +191,23 @@ class _Import:
         if not isinstance(dockerfile, str) or not isinstance(context, str):
             self.say(key, Fate.IGNORED, "names no Dockerfile and context as text")
             return
-        self.spec["image"] = {
-            "build": {
-                "context": posixpath.normpath(posixpath.join(self._folder, context)),
-                "containerfile": posixpath.normpath(posixpath.join(self._folder, dockerfile)),
-            }
+        places = {
+            "context": posixpath.normpath(posixpath.join(self._folder, context)),
+            "containerfile": posixpath.normpath(posixpath.join(self._folder, dockerfile)),
         }
+        for what, place in places.items():
+            if "\0" in place or not self._is_inside(place):
+                self.say(key, Fate.IGNORED, f"its {what} {place} lies outside of {self._root}")
+                return
+        self.spec["image"] = {"build": places}
         if left:
             note = f"image.build, but without {', '.join(sorted(left))}"
             self.say(key, Fate.PARTLY, note)
         else:
             self.say(key, Fate.MAPPED, "image.build")
+
+    def _is_inside(self, place: str) -> bool:
+        return posixpath.commonpath((self._real(place), self._root)) == self._root
 
     def context(self, key: str, value: object) -> None:
         if isinstance(value, str) and "dockerFile" in self._document:
@@ -308,9 +330,9 @@ def _with_folder(text: str) -> str:
 
 def _amount(name: str, value: object) -> dict[str, object] | None:
     if name == "cpus" and isinstance(value, int | float) and not isinstance(value, bool):
-        return {"cpu": {"millicores": int(value * 1000)}}
+        return {"cpu": {"millicores": int(value * 1000)}} if 0 < value <= _MOST_CPUS else None
     if name in ("memory", "storage") and isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+)\s*(kb|mb|gb|tb)?\s*", value, re.IGNORECASE)
+        found = re.fullmatch(r"\s*([0-9]{1,18})\s*(kb|mb|gb|tb)?\s*", value, re.IGNORECASE)
         if found is not None:
             power = {"kb": 1, "mb": 2, "gb": 3, "tb": 4}[(found.group(2) or "mb").lower()]
             size = int(found.group(1)) * 1024**power if found.group(2) else int(found.group(1))

@@ -12,7 +12,8 @@ _TOKEN = re.compile(
     r'"(?:[^"\\\n]|\\.)*"'  # a string, in which nothing is a comment
     r"|//[^\n]*"
     r"|/\*(?:.*?\*/|.*)"  # one never closed goes to the end: none is looked at twice
-    r"|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[}\]])",
+    # Nothing taken here is given back: a row of comments could be cut in too many ways.
+    r"|,(?=(?>\s+|//[^\n]*|/\*.*?\*/)*+[}\]])",
     re.DOTALL,
 )
 

@@ -118,7 +118,7 @@ class ImageBuilder:
                 f"cannot {what}: its steps can have network open or none, not {network}",
                 hint="Write `network: {build: none}` or leave it out.",
             )
-        text = await asyncio.to_thread(_read_file, source, what)
+        text = await asyncio.to_thread(_read_file, source, what, self.workspaces.layout.home)
         layer = new_layer_id()
         row = await self.workspaces.add(
             Origin(
@@ -158,7 +158,7 @@ class ImageBuilder:
         root.mkdir(mode=0o755)
         context = root / "context"
         context.mkdir(mode=0o755)
-        await _copy(Path(source.location), context, what)
+        await _copy(Path(source.location), context, what, self.workspaces.layout.home, say)
         bases = base_references(text)
         (root / "bases").mkdir(mode=0o755)
         for number, reference in enumerate(bases):
@@ -248,8 +248,12 @@ def _full_name(reference: str) -> str:
     return name if not digest else f"{name}@{digest}"
 
 
-def _read_file(source: ImageSource, what: str) -> str:
+def _read_file(source: ImageSource, what: str, state: Path) -> str:
     context = Path(source.location)
+    if context.is_dir() and state.resolve() in (context.resolve(), *context.resolve().parents):
+        raise ConfigError(
+            f"cannot {what}: its context is Forkyard's own state", hint="Give another folder."
+        )
     places = [Path(source.containerfile)] if source.containerfile else []
     places = places or [context / name for name in _NAMES]
     if not context.is_dir():
@@ -273,8 +277,15 @@ def _read_file(source: ImageSource, what: str) -> str:
     )
 
 
-async def _copy(source: Path, target: Path, what: str) -> None:
-    asked = {"source": str(source), "target": str(target), "owner": STORAGE_FIRST_ID, "skip": []}
+async def _copy(source: Path, target: Path, what: str, state: Path, say: Say) -> None:
+    # Every build step reads all of the context: our own state, keys among it, is never of it.
+    home = state.stat()  # noqa: ASYNC240 - one system call
+    asked = {
+        "source": str(source),
+        "target": str(target),
+        "owner": STORAGE_FIRST_ID,
+        "skip": [(home.st_dev, home.st_ino)],
+    }
     package = Path(forkyard.__file__).parents[1]
     done = await run_async(
         [sys.executable, "-P", "-m", "forkyard.workspace.tree_copy"],
@@ -282,9 +293,11 @@ async def _copy(source: Path, target: Path, what: str) -> None:
         stdin=json.dumps(asked).encode(),
         timeout_seconds=COPY_SECONDS,
     )
-    reason = last_words(done.stderr) if not done.succeeded else json.loads(done.stdout)["error"]
-    if reason is not None:
-        raise WorkspaceError(f"cannot {what}: its context cannot be copied: {reason}")
+    report = json.loads(done.stdout) if done.succeeded else {"error": last_words(done.stderr)}
+    if report["error"] is not None:
+        raise WorkspaceError(f"cannot {what}: its context cannot be copied: {report['error']}")
+    for path, why in report["notes"]:
+        say(f"not taken: {path}: {why}")
 
 
 def _give_to_root(root: Path) -> None:

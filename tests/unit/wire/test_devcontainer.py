@@ -35,7 +35,9 @@ WHOLE = """\
 def imported(document: object, **more: str) -> Imported:
     """Import a document given as a value or as text."""
     text = document if isinstance(document, str) else json.dumps(document)
-    return import_devcontainer(text, "devcontainer.json", folder="/repo/.devcontainer", **more)
+    return import_devcontainer(
+        text, "devcontainer.json", folder="/repo/.devcontainer", root="/repo", **more
+    )
 
 
 def test_every_key_is_told_when_a_whole_file_is_imported() -> None:
@@ -131,6 +133,28 @@ def test_every_key_is_told_once_when_values_are_anything(document: dict[str, obj
     """Never an exception, never a silent key."""
     told = [one.key for one in imported(document).report]
     assert told == list(document)
+
+
+@pytest.mark.parametrize("context", ["../..", "/", "/home/user", "../../repository", "a\0b"])
+@pytest.mark.parametrize("key", ["context", "dockerfile"])
+def test_a_build_is_left_out_when_it_asks_for_what_lies_outside(key: str, context: str) -> None:
+    """Whoever wrote the file is given no folder of whoever imports it."""
+    made = imported({"build": {"dockerfile": "Dockerfile", "context": "..", key: context}})
+    assert made.spec["image"] == "host"
+    assert made.report[0].fate is Fate.IGNORED
+    assert "lies outside of /repo" in made.report[0].note
+
+
+@pytest.mark.parametrize(
+    "requirements",
+    [{"cpus": float("inf")}, {"cpus": float("nan")}, {"cpus": -1}, {"memory": "9" * 5000 + "gb"},
+     {"memory": "\u0661gb"}],
+)  # fmt: skip
+def test_a_number_is_left_out_when_no_machine_has_that_much(requirements: object) -> None:
+    """JSON as Python reads it knows numbers without end."""
+    made = imported({"hostRequirements": requirements})
+    assert "limit" not in made.spec
+    assert made.report[0].fate is Fate.IGNORED
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "nothing"])

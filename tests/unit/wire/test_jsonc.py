@@ -61,3 +61,9 @@ def test_what_is_no_json_is_refused_with_its_line_when_it_cannot_be_read(
     """One clause, never a traceback."""
     with pytest.raises(ValueError, match=reason):
         load(text)
+
+
+def test_a_row_of_comments_is_read_once_when_nothing_ends_it() -> None:
+    """However many ways there are to cut it: this would go on until the end of days."""
+    with pytest.raises(ValueError, match="line 1: "):
+        load('{"a": 1,' + "/**/ " * 2000 + "x}")
