@@ -293,7 +293,10 @@ async def _copy(source: Path, target: Path, what: str, state: Path, say: Say) ->
         stdin=json.dumps(asked).encode(),
         timeout_seconds=COPY_SECONDS,
     )
-    report = json.loads(done.stdout) if done.succeeded else {"error": last_words(done.stderr)}
+    if not done.succeeded:
+        reason = last_words(done.stderr)
+        raise WorkspaceError(f"cannot {what}: its context cannot be copied: {reason}")
+    report = json.loads(done.stdout)
     if report["error"] is not None:
         raise WorkspaceError(f"cannot {what}: its context cannot be copied: {report['error']}")
     for path, why in report["notes"]:

@@ -32,11 +32,11 @@ WHOLE = """\
 """
 
 
-def imported(document: object, **more: str) -> Imported:
+def imported(document: object, repository: str | None = None) -> Imported:
     """Import a document given as a value or as text."""
     text = document if isinstance(document, str) else json.dumps(document)
     return import_devcontainer(
-        text, "devcontainer.json", folder="/repo/.devcontainer", root="/repo", **more
+        text, "devcontainer.json", folder="/repo/.devcontainer", root="/repo", repository=repository
     )
 
 
