@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from leftovers import Session, stop_all
 from ordinary import OrdinaryUser, ordinary_user
+
+# How long one example takes says how busy the machine is.
+settings.register_profile("forkyard", deadline=None)
+settings.load_profile("forkyard")
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 

@@ -52,14 +52,17 @@ def cp(source: str, target: str, *, as_json: bool) -> int:
                 "files": copied.files,
                 "size_bytes": copied.size_bytes,
                 "left_out": [{"path": path, "reason": why} for path, why in copied.left_out],
+                "left_out_more": copied.left_out_more,
             }
         )
     failed = copied.failed
     for path, why in copied.left_out:
         progress(f"{'Not copied' if (path, why) in failed else 'Left out'}: {path}: {why}")
+    if copied.left_out_more:
+        progress(f"Left out or not copied: {copied.left_out_more} more.")
     files = "1 file" if copied.files == 1 else f"{copied.files} files"
     progress(f"Copied {files}, {size_of(copied.size_bytes)}.")
-    return WorkspaceError.exit_code if failed else 0
+    return WorkspaceError.exit_code if copied.has_failed else 0
 
 
 def _inside(text: str) -> tuple[str, str] | None:

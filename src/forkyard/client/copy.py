@@ -19,11 +19,13 @@ from forkyard.shim import tree_records
 from forkyard.shim.copying import place
 from forkyard.shim.tree_reader import read_tree
 from forkyard.shim.tree_records import CopyError
-from forkyard.shim.tree_writer import TreeWriter
+from forkyard.shim.tree_writer import TreeWriter, stays_inside
 
 MOST_BYTES = 64 * 1024**3
 """Of content in one copy out of a workspace, unless more is asked for."""
 BATCH_BYTES = 256 * 1024
+MOST_NAMED = 10_000
+"""Of what was left out: a workspace may send such names without end."""
 COMMAND = "forkyard-copy"
 """What a copy is called among a workspace's commands."""
 _ABSENT = "no such file or directory"
@@ -36,12 +38,24 @@ class Copied:
     files: int = 0
     size_bytes: int = 0
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """Path and reason of everything that was not copied."""
+    """Path and reason of what was not copied, as far as it is named."""
+    left_out_more: int = 0
+    """What was not copied and is not named."""
+    has_failed: bool = False
+    """Whether anything could not be copied, and was not left out as a rule."""
 
     @property
     def failed(self) -> list[tuple[str, str]]:
-        """What was left out because it could not be copied, and not as a rule."""
+        """What is named because it could not be copied, and not as a rule."""
         return [one for one in self.left_out if not tree_records.is_by_rule(one[1])]
+
+    def note(self, path: str, reason: str) -> None:
+        """Take in that something was not copied."""
+        self.has_failed |= not tree_records.is_by_rule(reason)
+        if len(self.left_out) < MOST_NAMED:
+            self.left_out.append((path, reason))
+        else:
+            self.left_out_more += 1
 
 
 async def batches(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -136,7 +150,7 @@ class Incoming:
         self._writer = TreeWriter(
             self._folder,
             called,
-            note=lambda path, reason: self.copied.left_out.append((path or name, reason)),
+            note=lambda path, reason: self.copied.note(path or name, reason),
             keeps_links_inside=True,
             most_bytes=most_bytes,
         )
@@ -168,6 +182,7 @@ class IncomingTar:
         self.copied = Copied()
         self._stream, self._name = stream, name
         self._left = most_bytes
+        self._left_entries = tree_records.MOST_ENTRIES
         self._rest = bytearray()
         self._wanted = self._written = 0
 
@@ -178,12 +193,18 @@ class IncomingTar:
             WorkspaceError: It makes no sense, or is larger than the limit.
         """
         self._rest += chunk
+        try:
+            self._take_whole()
+        except CopyError as error:
+            raise cannot("copy", self._name, str(error)) from error
+
+    def _take_whole(self) -> None:
         while len(self._rest) >= tree_records.HEADER.size:
             kind, size = tree_records.HEADER.unpack_from(self._rest)
             follows = 0 if kind == tree_records.HOLE else size
             end = tree_records.HEADER.size + follows
             if follows > 4 * tree_records.CHUNK_BYTES:
-                raise cannot("copy", self._name, "what comes is no copy of a tree")
+                raise CopyError(tree_records.NO_COPY)
             if len(self._rest) < end:
                 return
             content = bytes(memoryview(self._rest)[tree_records.HEADER.size : end])
@@ -192,37 +213,54 @@ class IncomingTar:
 
     def _take(self, kind: bytes, size: int, content: bytes) -> None:
         if kind == tree_records.ENTRY:
-            self._enter(json.loads(content))
+            self._enter(tree_records.parse_entry(content))
         elif kind == tree_records.DATA:
             self._write(content)
         elif kind == tree_records.HOLE:
+            size = min(size, self._wanted - self._written)
             while size:
                 piece = min(size, BATCH_BYTES)
                 self._write(bytes(piece))
                 size -= piece
-        else:
+        elif kind == tree_records.FILE_END:
             self._pad()
+        else:
+            raise CopyError(tree_records.NO_COPY)
 
     def _enter(self, entry: tree_records.Entry) -> None:
         self._pad()
-        path, kind = str(entry.get("path", "")), entry.get("kind")
+        path, kind = entry.get("path", ""), entry.get("kind")
+        parts = path.split("/") if path else []
+        self._left_entries -= 1
+        if self._left_entries < 0:
+            raise CopyError(f"it has more than {tree_records.MOST_ENTRIES:,} entries")
         if kind == "note":
-            self.copied.left_out.append((path or self._name, str(entry.get("reason", ""))[:200]))
-            return
-        if kind == "end":
-            return
-        info = tarfile.TarInfo(f"{self._name}/{path}" if path else self._name)
-        info.mode = int(entry.get("mode", 0o644)) & 0o777
-        info.mtime = max(0, int(entry.get("mtime", 0)) // 1_000_000_000)
+            self.copied.note(path or self._name, entry.get("reason", "")[:200])
+        elif kind != "end" and not all(tree_records.is_name(part) for part in parts):
+            self.copied.note(path, tree_records.NO_NAME)
+        elif kind != "end":
+            self._begin(entry, kind, parts)
+
+    def _begin(self, entry: tree_records.Entry, kind: str | None, parts: list[str]) -> None:
+        """Write a member's head."""
+        info = tarfile.TarInfo("/".join((self._name, *parts)))
+        info.mode = entry.get("mode", 0o644) & 0o777
+        info.mtime = max(0, entry.get("mtime", 0) // 1_000_000_000)
         if kind == "folder":
             info.type = tarfile.DIRTYPE
         elif kind == "link":
-            info.type, info.linkname = tarfile.SYMTYPE, str(entry.get("target", ""))
-        else:
-            info.size = self._wanted = max(0, int(entry.get("size", 0)))
+            info.type, info.linkname = tarfile.SYMTYPE, entry.get("target", "")
+            if not stays_inside(info.linkname, max(0, len(parts) - 1), is_top=not parts):
+                self.copied.note(info.name, tree_records.OUTWARD_LINK)
+                return
+        elif kind == "file":
+            info.size = self._wanted = max(0, entry.get("size", 0))
             self.copied.files += 1
             if info.size > self._left:
-                raise cannot("copy", info.name, "it is larger than the limit of this copy")
+                raise CopyError(f"{info.name} is larger than the limit of this copy")
+        else:
+            self.copied.note(info.name, tree_records.NO_KIND)
+            return
         self._stream.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 
     def _write(self, content: bytes) -> None:
@@ -231,14 +269,14 @@ class IncomingTar:
         self._left -= len(content)
         self.copied.size_bytes += len(content)
         if self._left < 0:
-            raise cannot("copy", self._name, "it is larger than the limit of this copy")
+            raise CopyError("it is larger than the limit of this copy")
         self._stream.write(content)
 
     def _pad(self) -> None:
         """End a file: one that became shorter while it was read is filled up, and that is told."""
         missing = self._wanted - self._written
         if missing:
-            self.copied.left_out.append((self._name, f"{missing} bytes of a file went meanwhile"))
+            self.copied.note(self._name, f"{missing} bytes of a file went meanwhile")
         while missing:
             piece = min(missing, BATCH_BYTES)
             self._stream.write(bytes(piece))
@@ -255,22 +293,25 @@ class IncomingTar:
 
 
 def report_of(content: bytes, place: str) -> Copied:
-    """Read what the end inside says of a copy to a place in a workspace."""
+    """Read what the end inside says of a copy to a place in a workspace.
+
+    Raises:
+        WorkspaceError: It makes no sense.
+    """
     copied = Copied()
-
-    def note(path: str, reason: str) -> None:
-        copied.left_out.append((path or place, reason))
-
     position = 0
-    while len(content) - position >= tree_records.HEADER.size:
-        _, size = tree_records.HEADER.unpack_from(content, position)
-        position += tree_records.HEADER.size
-        entry = json.loads(content[position : position + size])
-        position += size
-        if entry.get("kind") == "note":
-            note(str(entry.get("path", "")), str(entry.get("reason", "")))
-        else:
-            copied.files, copied.size_bytes = int(entry["files"]), int(entry["size"])
+    try:
+        while len(content) - position >= tree_records.HEADER.size:
+            _, size = tree_records.HEADER.unpack_from(content, position)
+            position += tree_records.HEADER.size
+            entry = tree_records.parse_entry(content[position : position + size])
+            position += size
+            if entry.get("kind") == "note":
+                copied.note(entry.get("path") or place, entry.get("reason", ""))
+            else:
+                copied.files, copied.size_bytes = entry.get("files", 0), entry.get("size", 0)
+    except CopyError as error:
+        raise cannot("copy to", place, f"the workspace's end says nonsense: {error}") from error
     return copied
 
 

@@ -31,6 +31,9 @@ from forkyard.model.ids import new_exec_id
 from forkyard.wire.errors import request_of
 from forkyard.wire.spaces import ExecInfo, ExecRequest, LifetimeRequest, WorkspaceInfo
 
+MOST_REPORT_BYTES = 16 * 1024**2
+"""Of what the end inside a workspace says of a copy: it may have no end."""
+
 
 class Living:
     """A part of `Workspace`, which keeps the connection and what the server said last."""
@@ -135,7 +138,7 @@ class Living:
                         if stream == "stdout":
                             await asyncio.to_thread(incoming.feed, chunk)
                         else:
-                            trouble += chunk
+                            trouble += chunk[: max(0, MOST_REPORT_BYTES - len(trouble))]
                 except BaseException:
                     await asyncio.shield(one.kill())
                     raise
@@ -171,7 +174,8 @@ class Living:
                 async with asyncio.TaskGroup() as group:
                     feeding = group.create_task(one.feed(batches(pieces)))
                     async for stream, chunk in one.output():
-                        (report if stream == "stdout" else trouble).extend(chunk)
+                        place = report if stream == "stdout" else trouble
+                        place += chunk[: max(0, MOST_REPORT_BYTES - len(place))]
                     feeding.cancel()
             except BaseException as error:
                 await asyncio.shield(one.kill())

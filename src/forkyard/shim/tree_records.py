@@ -27,7 +27,15 @@ DEEPEST = 900
 """Of folders: each is a descriptor while one is inside it."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+LARGEST_ENTRY_BYTES = 64 * 1024
+MOST_ENTRIES = 10_000_000
+"""Of one copy: names alone can fill a disk too."""
+
 Entry = dict[str, Any]
+_KINDS = {
+    **dict.fromkeys(("path", "kind", "reason", "target"), str),
+    **dict.fromkeys(("mode", "mtime", "size", "files"), int),
+}
 
 
 class CopyError(Exception):
@@ -44,6 +52,29 @@ def entry_record(entry: Entry) -> bytes:
     return record(ENTRY, json.dumps(entry, separators=(",", ":")).encode())
 
 
+def parse_entry(content: bytes) -> Entry:
+    """Read an entry; whoever wrote it may be hostile.
+
+    Raises:
+        CopyError: It is none, or one of its values is of another kind than that has.
+    """
+    try:
+        entry = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CopyError(NO_COPY) from error
+    if not isinstance(entry, dict) or any(
+        type(value) is not _KINDS.get(name, type(value)) for name, value in entry.items()
+    ):
+        raise CopyError(NO_COPY)
+    return entry
+
+
+def is_name(part: str) -> bool:
+    """Say whether it names something in the folder that it is looked up in."""
+    return part not in ("", ".", "..") and "\0" not in part
+
+
+NO_COPY = "what comes is no copy of a tree"
 NO_KIND = "no file, folder or link"
 OUTWARD_LINK = "a link out of what is copied"
 NO_NAME = "no path below the copied folder"

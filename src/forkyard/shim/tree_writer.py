@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Callable
 
@@ -17,14 +16,18 @@ from forkyard.shim.tree_records import (
     FOLDER,
     HEADER,
     HOLE,
+    LARGEST_ENTRY_BYTES,
+    MOST_ENTRIES,
+    NO_COPY,
     NO_KIND,
     NO_NAME,
     OUTWARD_LINK,
     CopyError,
     Entry,
+    is_name,
+    parse_entry,
 )
 
-LARGEST_ENTRY_BYTES = 64 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LARGEST = 2**63 - 1
 
@@ -54,6 +57,7 @@ class TreeWriter:
         self._note = note
         self._keeps_links_inside = keeps_links_inside
         self._left_bytes = most_bytes
+        self._left_entries = MOST_ENTRIES
         self._rest = bytearray()
         self._open: list[tuple[str, int]] = []
         self._file: _File | None = None
@@ -74,7 +78,7 @@ class TreeWriter:
             kind, size = HEADER.unpack_from(self._rest, position)
             follows = 0 if kind == HOLE else size
             if follows > max(LARGEST_ENTRY_BYTES, 4 * CHUNK_BYTES):
-                raise CopyError("what comes is no copy of a tree")
+                raise CopyError(NO_COPY)
             start = position + HEADER.size
             if len(self._rest) < start + follows:
                 break
@@ -96,7 +100,7 @@ class TreeWriter:
             raise CopyError("what comes goes on after its end")
         if kind == ENTRY:
             self._drop_file()
-            self._enter(_parse(content))
+            self._enter(parse_entry(content))
         elif kind in (DATA, HOLE):
             self._left_bytes -= size if kind == DATA else 0
             if self._left_bytes < 0:
@@ -106,7 +110,7 @@ class TreeWriter:
         elif kind == FILE_END:
             self._finish_file()
         else:
-            raise CopyError("what comes is no copy of a tree")
+            raise CopyError(NO_COPY)
 
     def _put(self, size: int, content: bytes) -> None:
         assert self._file is not None  # noqa: S101 - the caller looked
@@ -146,8 +150,9 @@ class TreeWriter:
 
     def _enter(self, entry: Entry) -> None:
         path, kind = entry.get("path", ""), entry.get("kind")
-        if not isinstance(path, str):
-            raise CopyError("what comes is no copy of a tree")
+        self._left_entries -= 1
+        if self._left_entries < 0:
+            raise CopyError(f"it has more than {MOST_ENTRIES:,} entries")
         if kind == "end":
             self.is_over = True
             return
@@ -155,7 +160,7 @@ class TreeWriter:
             self._note(path, str(entry.get("reason", ""))[:200])
             return
         parts = path.split("/") if path else []
-        if not all(_is_name(part) for part in parts):
+        if not all(is_name(part) for part in parts):
             self._note(path, NO_NAME)
             return
         try:
@@ -269,10 +274,6 @@ def _temporary_name() -> str:
     return f".forkyard-copy-{os.getpid()}-{os.urandom(6).hex()}"
 
 
-def _is_name(part: str) -> bool:
-    return part not in ("", ".", "..") and "\0" not in part
-
-
 def stays_inside(target: str, depth: int, *, is_top: bool = False) -> bool:
     """Say whether a link in a folder so deep below the top stays below it, whatever lies there.
 
@@ -286,13 +287,3 @@ def stays_inside(target: str, depth: int, *, is_top: bool = False) -> bool:
     while climbs < len(parts) and parts[climbs] == "..":
         climbs += 1
     return climbs <= depth and ".." not in parts[climbs:]
-
-
-def _parse(content: bytes) -> Entry:
-    try:
-        entry = json.loads(content)
-    except ValueError as error:
-        raise CopyError("what comes is no copy of a tree") from error
-    if not isinstance(entry, dict):
-        raise CopyError("what comes is no copy of a tree")
-    return entry
