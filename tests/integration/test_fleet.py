@@ -228,6 +228,24 @@ def test_process_limit_holds_when_a_command_forks_without_end(home: Path) -> Non
     in_box(home, body, limits=Limits(processes=64))
 
 
+def test_cpu_limit_holds_when_a_command_computes_without_end(home: Path) -> None:
+    """It gets its share of a processor and no more, however idle the machine is."""
+    script = (
+        "import time\nbegin, used = time.monotonic(), time.process_time()\n"
+        "while (passed := time.monotonic() - begin) < 1: pass\n"
+        "print((time.process_time() - used) / passed)"
+    )
+
+    async def body(box: Box) -> None:
+        output = await box.sh(f"python3 -c '{script}'")
+
+        share = float(output.stdout)
+        # Without a controller nothing holds it, and doctor says so.
+        assert share < 0.2 or cgroups.detect() is None
+
+    in_box(home, body, limits=Limits(cpu_millicores=100))
+
+
 def test_disk_watch_ends_exec_when_workspace_grows_past_its_limit(home: Path) -> None:
     """Many small files pass the watch's limit; one large file fails by itself."""
 

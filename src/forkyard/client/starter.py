@@ -23,8 +23,9 @@ from forkyard.config import Layout, server_environment
 from forkyard.errors import ConflictError, StoreError
 from forkyard.wire.errors import from_wire
 
-START_SECONDS = 30.0
-"""A cold start takes about a second; replaying a large journal on a slow disk takes longer."""
+START_SECONDS = 120.0
+"""A cold start takes about a second; on an emulated processor, or with a large journal on a slow
+disk, it takes far longer. One that ends meanwhile is told at once."""
 
 STOP_SECONDS = 20.0
 LOOK_SECONDS = 0.01

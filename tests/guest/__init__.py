@@ -1,0 +1,1 @@
+"""A whole machine of Debian's in QEMU: its kernel, its programs, and this project."""
