@@ -97,7 +97,7 @@ def enter(home: Path) -> None:
             )
         return
     refuse_where_missing()
-    _stand_aside()
+    stand_aside()
     sub_ids = _find_sub_ids()
     if _join_earlier(Layout(home), sub_ids):
         return
@@ -112,8 +112,13 @@ def remember(layout: Layout) -> None:
     write_file(layout.namespace, f"{user_namespace.number()}\n".encode())
 
 
-def _stand_aside() -> None:
-    """Make room for sandboxes in a cgroup that was delegated to us, if one was."""
+def stand_aside() -> None:
+    """Make room for sandboxes in a cgroup that was delegated to us, if one was.
+
+    Who starts a server does so first: a group hands on nothing while any process is in it.
+    """
+    if not is_needed():
+        return
     with contextlib.suppress(OSError):
         if Path("/sys/fs/cgroup/cgroup.controllers").exists():
             own = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape")

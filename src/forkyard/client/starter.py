@@ -136,9 +136,11 @@ class Starter:
         begin = log.stat().st_size if log.exists() else 0
         from forkyard.client.rootless import (  # noqa: PLC0415 - only who starts one needs it
             refuse_where_missing,
+            stand_aside,
         )
 
         refuse_where_missing()
+        stand_aside()
         pid = await asyncio.to_thread(
             start_detached,
             [sys.executable, "-P", "-m", "forkyard", "serve", "--on-demand"],
