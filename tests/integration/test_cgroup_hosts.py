@@ -13,13 +13,16 @@ from guest.prepare import prepare
 MINUTE = 60.0
 CHOSEN = "limit or group or stops or killed or gone"
 """What it says of limits, of ending everything, and of what is left."""
+PYTEST = (
+    "PYTHONPATH=src python3 -m pytest -p no:cacheprovider -p no:randomly -p no:xdist --color=no"
+    " -o timeout=900 -v"
+)
 ORDER = f"""
 export PYTHONPATH=src
 # Emulated, a first start may take longer than its client waits; the server goes on meanwhile.
 for attempt in 1 2 3; do python3 -m forkyard doctor && break; done
 python3 -m forkyard serve --stop || exit
-python3 -m pytest -p no:cacheprovider -p no:randomly -p no:xdist --color=no -o timeout=900 \
-    -v tests/integration/test_fleet.py -k '{CHOSEN}' || exit
+{PYTEST} tests/integration/test_fleet.py -k '{CHOSEN}' || exit
 left=$(find /sys/fs/cgroup -name 'forkyard*')
 [ -z "$left" ] || {{ echo "left: $left"; exit 1; }}
 """
@@ -38,3 +41,18 @@ def test_limits_hold_when_the_machine_has_cgroups_of_one_version(
     for limit in ("memory limit", "cpu limit", "process limit"):
         assert re.search(rf"{limit}: +enforced by cgroup {version}", ended.console)
     assert int(re.findall(r"(\d+) passed", ended.console)[-1]) >= 10
+
+
+def test_limits_hold_for_an_ordinary_user_when_v2_is_delegated(tmp_path: Path) -> None:
+    """By the controllers that he was given, also where the server is started by another command."""
+    suite = "tests/integration/test_rootless_suite.py"
+    ended = run_in_guest(
+        prepare(),
+        f"{PYTEST} {suite} -k delegated",
+        cgroups="v2",
+        folder=tmp_path,
+        timeout=40 * MINUTE,
+    )
+
+    assert ended.exit_code == 0, ended.console[-8000:]
+    assert "1 passed" in ended.console
