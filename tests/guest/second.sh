@@ -9,6 +9,7 @@ mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o mode=755 tmpfs /run
 exec </dev/null >/dev/ttyS0 2>&1
 ip link set lo up
+modprobe tun
 
 case $(cat /proc/cmdline) in
 *guest.cgroups=v2*) mount -t cgroup2 cgroup2 /sys/fs/cgroup ;;

@@ -14,8 +14,8 @@ MINUTE = 60.0
 CHOSEN = "limit or group or stops or killed or gone"
 """What it says of limits, of ending everything, and of what is left."""
 PYTEST = (
-    "PYTHONPATH=src python3 -m pytest -p no:cacheprovider -p no:randomly -p no:xdist --color=no"
-    " -o timeout=900 -v"
+    "PYTHONPATH=src python3 -m pytest -p no:cacheprovider -p no:randomly -p no:xdist"
+    " -p no:hypothesispytest --color=no -o timeout=900 -v"
 )
 ORDER = f"""
 export PYTHONPATH=src
