@@ -185,6 +185,7 @@ class IncomingTar:
         self._left_entries = tree_records.MOST_ENTRIES
         self._rest = bytearray()
         self._wanted = self._written = 0
+        self._is_whole = False
 
     def feed(self, chunk: bytes) -> None:
         """Write what comes.
@@ -217,11 +218,7 @@ class IncomingTar:
         elif kind == tree_records.DATA:
             self._write(content)
         elif kind == tree_records.HOLE:
-            size = min(size, self._wanted - self._written)
-            while size:
-                piece = min(size, BATCH_BYTES)
-                self._write(bytes(piece))
-                size -= piece
+            self._fill(size)
         elif kind == tree_records.FILE_END:
             self._pad()
         else:
@@ -236,9 +233,11 @@ class IncomingTar:
             raise CopyError(f"it has more than {tree_records.MOST_ENTRIES:,} entries")
         if kind == "note":
             self.copied.note(path or self._name, entry.get("reason", "")[:200])
-        elif kind != "end" and not all(tree_records.is_name(part) for part in parts):
+        elif kind == "end":
+            self._is_whole = True
+        elif not all(tree_records.is_name(part) for part in parts):
             self.copied.note(path, tree_records.NO_NAME)
-        elif kind != "end":
+        else:
             self._begin(entry, kind, parts)
 
     def _begin(self, entry: tree_records.Entry, kind: str | None, parts: list[str]) -> None:
@@ -254,40 +253,50 @@ class IncomingTar:
                 self.copied.note(info.name, tree_records.OUTWARD_LINK)
                 return
         elif kind == "file":
-            info.size = self._wanted = max(0, entry.get("size", 0))
-            self.copied.files += 1
-            if info.size > self._left:
+            info.size = max(0, entry.get("size", 0))
+            # What is announced is written, be it as zeros.
+            self._left -= info.size
+            if self._left < 0:
                 raise CopyError(f"{info.name} is larger than the limit of this copy")
+            self.copied.files += 1
         else:
             self.copied.note(info.name, tree_records.NO_KIND)
             return
         self._stream.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        self._wanted = info.size
 
     def _write(self, content: bytes) -> None:
         content = content[: self._wanted - self._written]
         self._written += len(content)
-        self._left -= len(content)
         self.copied.size_bytes += len(content)
-        if self._left < 0:
-            raise CopyError("it is larger than the limit of this copy")
         self._stream.write(content)
+
+    def _fill(self, size: int) -> None:
+        """Write zeros, to the end of the file at most."""
+        size = min(size, self._wanted - self._written)
+        while size:
+            piece = min(size, BATCH_BYTES)
+            self._write(bytes(piece))
+            size -= piece
 
     def _pad(self) -> None:
         """End a file: one that became shorter while it was read is filled up, and that is told."""
         missing = self._wanted - self._written
         if missing:
             self.copied.note(self._name, f"{missing} bytes of a file went meanwhile")
-        while missing:
-            piece = min(missing, BATCH_BYTES)
-            self._stream.write(bytes(piece))
-            missing -= piece
+        self._fill(missing)
         self._stream.write(bytes(-self._wanted % tarfile.BLOCKSIZE))
         self._wanted = self._written = 0
 
     def close(self) -> Copied:
-        """End the archive and say what was copied."""
-        self._pad()
-        self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
+        """End the archive and say what was copied.
+
+        One that was cut short ends in what is no header: whoever reads it, and does not know how
+        the copy ended, must not take it for a whole one.
+        """
+        is_cut = self._wanted > self._written  # then what is missing tells
+        end = bytes(2 * tarfile.BLOCKSIZE) if self._is_whole else b"\xff" * tarfile.BLOCKSIZE
+        self._stream.write(b"" if is_cut else end)
         self._stream.flush()
         return self.copied
 

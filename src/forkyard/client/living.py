@@ -124,7 +124,8 @@ class Living:
         Cancellation:
             Ended inside, too; files here are whole or not there.
         """
-        name = posixpath.basename(path.rstrip("/")) or "workspace"
+        name = posixpath.basename(path.rstrip("/"))
+        name = "workspace" if name in ("", "..") else name  # never the folder above the target
         incoming = (
             Incoming(str(target), name, most_bytes)
             if isinstance(target, str | Path)

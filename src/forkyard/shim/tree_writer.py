@@ -133,6 +133,9 @@ class TreeWriter:
         except OSError as error:
             self._refused(self._file.path, error)
             self._drop_file()
+        except OverflowError:
+            self._note(self._file.path, "its time makes no sense here")
+            self._drop_file()
         else:
             self.files += 1
             self.size_bytes += self._file.position

@@ -98,6 +98,8 @@ def test_special_bits_of_modes_are_dropped_and_half_files_are_removed(tmp_path: 
         records.HEADER.pack(records.DATA, 1 << 40),
         records.record(records.ENTRY, b"no json"),
         records.record(records.ENTRY, b"[]"),
+        records.record(records.ENTRY, b"[" * 200_000),
+        records.record(records.ENTRY, b'{"path": 7, "kind": "file"}'),
         entry("", "end") + entry("", "folder"),
         entry("f", "file") + records.record(records.DATA, bytes(1001)),
     ],
@@ -108,6 +110,27 @@ def test_a_stream_that_makes_no_sense_or_too_much_ends_the_copy(
     """With one clause, and nothing half written left."""
     with pytest.raises(CopyError):
         write(tmp_path, entry("", "folder"), stream)
+
+
+def test_a_file_is_left_out_when_its_time_makes_no_sense(tmp_path: Path) -> None:
+    """The next one is written all the same."""
+    odd = entry_record({"path": "odd", "kind": "file", "mtime": 10**40})
+
+    left = write(tmp_path, entry("", "folder"), odd, FILE, entry("f", "file"), FILE)
+
+    assert list(left) == ["odd"]
+    assert [one.name for one in (tmp_path / "t").iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("facts", [{"mtime": []}, {"mode": {}}, {"mode": "x"}, {"path": 5}])
+def test_a_copy_ends_when_an_entry_has_what_none_has(
+    tmp_path: Path, facts: dict[str, object]
+) -> None:
+    """Nothing of ours wrote that."""
+    odd = entry_record({"path": "odd", "kind": "file", **facts})
+
+    with pytest.raises(CopyError, match="no copy of a tree"):
+        write(tmp_path, entry("", "folder"), odd, FILE)
 
 
 def test_a_tree_that_was_read_is_written_equal(tmp_path: Path) -> None:
