@@ -57,7 +57,7 @@ def list_(*, as_json: bool) -> None:
 @click.argument("names", metavar="[DRIVER]...", nargs=-1)
 @json_option
 def check(names: tuple[str, ...], *, as_json: bool) -> int:
-    """Say whether agents are installed as they are pinned; without names, all of them.
+    """Say whether agents are installed as pinned. Without names: all of them.
 
     Every file is compared with what was unpacked. Exit code 11: one is missing or damaged.
     """
@@ -88,7 +88,7 @@ def check(names: tuple[str, ...], *, as_json: bool) -> int:
 )  # fmt: skip
 @json_option
 def install(names: tuple[str, ...], *, everything: bool, source: str | None, as_json: bool) -> None:
-    """Install agents as they are pinned: fetched by npm and pip, checked by hash, no scripts run.
+    """Install agents as they are pinned. Fetched by npm and pip, checked by hash, no scripts run.
 
     An agent that is installed is left as it is. Nothing of this machine is changed outside
     Forkyard's own folder.

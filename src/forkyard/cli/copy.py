@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("target", shell_complete=complete_copy)
 @json_option
 def cp(source: str, target: str, *, as_json: bool) -> int:
-    """Copy a file or folder out of a workspace (W:/path) or into one; `-` is a tar stream."""
+    """Copy into a workspace (W:/path), or out of one. `-` is a tar stream."""
     from_inside, to_inside = _inside(source), _inside(target)
     if (from_inside is None) == (to_inside is None):
         raise click.UsageError("one of SOURCE and TARGET must be W:/path, and only one")

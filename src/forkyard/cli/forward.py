@@ -29,7 +29,7 @@ MOST_PORT = 65535
 @click.argument("ports", nargs=-1, metavar="[[LOCAL:]REMOTE]...")
 @json_option
 def forward(workspace_id: str, ports: tuple[str, ...], *, as_json: bool) -> None:
-    """Carry connections to this machine's loopback into a workspace, until Ctrl-C."""
+    """Reach a workspace's ports on this machine's loopback. Ends with Ctrl-C."""
     wanted = [_pair(text) for text in ports]
 
     def trouble(error: ForkyardError) -> None:

@@ -77,7 +77,7 @@ def exec_(
     as_root: bool,
     as_json: bool,
 ) -> int:
-    """Run one command in a workspace and exit with its status (124: it ran out of time)."""
+    """Run one command in a workspace. Exits with its status (124: it ran out of time)."""
     workspace_id, words = _words(argv)
     if (command is None) == (not words):
         raise click.UsageError("give either a command with its arguments, or -c")
@@ -172,7 +172,7 @@ def shell(
     as_root: bool,
     as_json: bool,
 ) -> int:
-    """Be in a workspace with a terminal of its own; Enter ~ . leaves and lets it run on."""
+    """Be in a workspace with a terminal of its own. Enter ~ . leaves and lets it run on."""
     from forkyard.cli import terminal  # noqa: PLC0415 - heavy: not for help
 
     workspace_id, words = _words(argv)

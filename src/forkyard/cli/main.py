@@ -112,7 +112,7 @@ _ROWS = {
     "snapshot": ("forkyard.cli.snapshot:snapshot", "Immutable states to fork from."),
     "workspace": ("forkyard.cli.workspace:workspace", "Isolated copies to work in."),
     "agent": ("forkyard.cli.agent:agent", "Which agents can be run."),
-    "secret": ("forkyard.cli.secret:secret", "Keys by name, for the gateway only."),
+    "secret": ("forkyard.cli.secret:secret", "Keys by name; no attempt holds one."),
     "doctor": ("forkyard.cli.serve:doctor", "Say what isolation this machine gives."),
     "serve": ("forkyard.cli.serve:serve", "Run the server in the foreground."),
     "connections": (

@@ -17,7 +17,7 @@ from forkyard.model.secret import MOST_BYTES, NAME_RULE, is_secret_name
 
 @click.group()
 def secret() -> None:
-    """Keys by name. The gateway uses them for agents; no workspace ever holds one."""
+    """Keys by name: for models, images, repositories and tasks. No attempt ever holds one."""
 
 
 @secret.command(
@@ -41,7 +41,7 @@ def set_(
     from_env: str | None,
     as_json: bool,
 ) -> None:
-    """Keep a value, in place of an earlier one; a running gateway uses it at once.
+    """Keep a value, in place of an earlier one. A running gateway uses it at once.
 
     The value is asked for on a terminal, else read from standard input: 8 to 16,384 bytes of
     UTF-8 text. The line end of a value with one line is dropped.
@@ -117,7 +117,7 @@ def list_(*, as_json: bool) -> None:
 @secret.command("rotate-key", epilog="\b\nExample:\n  forkyard secret rotate-key")
 @json_option
 def rotate_key(*, as_json: bool) -> None:
-    """Seal all values with a new key, for example after the old one was in a backup.
+    """Seal all values with a new key. Do so after the old one was in a backup.
 
     Values stay as they are; replace at the provider one that may have been read. Interrupted at any
     moment nothing is lost, and the next start of the server ends what was begun.

@@ -19,7 +19,7 @@ def snapshot() -> None:
 @click.option("--workspace", required=True, metavar="W")
 @json_option
 def create(name: str, workspace: str, *, as_json: bool) -> None:
-    """Take a snapshot of a workspace; one that runs is frozen while it is copied."""
+    """Take a snapshot of a workspace. One that runs is frozen while it is copied."""
     info = talk(lambda client: client.snapshots.create(name, workspace=workspace))
     if as_json:
         write_json(info)

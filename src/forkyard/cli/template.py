@@ -30,7 +30,7 @@ def template() -> None:
 @click.option("--name", help="Default: the file's name without its suffix.")
 @json_option
 def apply_(file: Path, name: str | None, *, as_json: bool) -> None:
-    """Keep a template file's recipe under a name; every problem of it is told at once."""
+    """Keep a template file's recipe under a name. Every problem of it is told at once."""
     info = talk(lambda client: client.templates.apply(file, name=name))
     if as_json:
         write_json(info)
@@ -48,7 +48,7 @@ def apply_(file: Path, name: str | None, *, as_json: bool) -> None:
 @click.option("--detach", is_flag=True, help="Return at once; the build goes on.")
 @json_option
 def build(name: str, values: tuple[str, ...], *, detach: bool, as_json: bool) -> None:
-    """Build a template; its snapshot is what workspaces and runs start from."""
+    """Build a template's snapshot. Workspaces and runs start from it."""
     given = read_vars(values)
 
     async def conversation(client: Client) -> TemplateInfo:
@@ -150,7 +150,7 @@ def delete(name: str, *, as_json: bool) -> None:
 @click.option("--name", help="Keep the template under this name, instead of writing it out.")
 @json_option
 def import_(place: Path, name: str | None, *, as_json: bool) -> None:
-    """Turn a devcontainer.json into a template, and say of each key what became of it.
+    """Turn a devcontainer.json into a template. Says of each key what became of it.
 
     PLACE is the file, or a repository that holds one. Nothing of it is executed here:
     initializeCommand never runs on this machine.

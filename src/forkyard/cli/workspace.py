@@ -126,7 +126,7 @@ def _say_lifetime(info: WorkspaceInfo) -> None:
 @click.option("--idle-stop", metavar="DURATION", help="Stop it when nothing happens for so long.")
 @json_option
 def keep(workspace_id: str, ttl: str | None, idle_stop: str | None, *, as_json: bool) -> None:
-    """Say anew when a workspace is stopped or deleted by itself; without options: never."""
+    """Set anew when a workspace ends by itself. Without options: never."""
     ttl_seconds = live.duration(ttl, "--ttl")
     idle_stop_seconds = live.duration(idle_stop, "--idle-stop")
 
@@ -155,7 +155,7 @@ def start(workspace_id: str, *, as_json: bool) -> None:
 @click.argument("workspace_id", metavar="W", shell_complete=complete)
 @json_option
 def stop(workspace_id: str, *, as_json: bool) -> None:
-    """End a workspace's sandbox and every process in it; its files stay."""
+    """End a workspace's sandbox and its processes. Its files stay."""
     _change(workspace_id, "stop", as_json=as_json)
 
 
@@ -275,7 +275,7 @@ def logs(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Show what commands in a workspace printed; with --json: list the commands."""
+    """Show what commands in a workspace printed. With --json: list the commands."""
 
     async def conversation(client: Client) -> None:
         from forkyard.client.copy import COMMAND  # noqa: PLC0415 - heavy: not for help

@@ -14,12 +14,11 @@ def settle(checks: Sequence[Check], runs: Sequence[CheckRun]) -> Baseline:
     A check that cannot be run on the base, runs into its time limit there, or leaves no report,
     says nothing about any candidate: that is trouble of ours, and all are told so at once.
     """
-    troubles = [
-        trouble
+    found = (
+        next(filter(None, (_trouble(check, run) for run in runs if run.name == check.name)), None)
         for check in checks
-        for trouble in dict.fromkeys(_trouble(check, run) for run in runs if run.name == check.name)
-        if trouble is not None
-    ]
+    )
+    troubles = [trouble for trouble in found if trouble is not None]
     baseline = Baseline(checks=tuple(runs))
     return replace(baseline, trouble="; ".join(troubles)) if troubles else baseline
 

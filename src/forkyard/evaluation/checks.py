@@ -30,6 +30,8 @@ OUTPUT_BYTES = 16 * 1024**2
 KEPT_REPORT_BYTES = 8 * 1024**2
 """A larger report is read but not kept: a candidate must not fill the state directory with them."""
 REPORT_VARIABLE = "REPORT"
+_LAST_BYTES = 4096
+_LAST_CHARACTERS = 200
 _VISIBLE_SECONDS = 0.2
 """After this an exec is surely journalled, so a crash test strikes while the check runs."""
 
@@ -219,6 +221,22 @@ def _detail(result: ExecResult) -> str | None:
     if result.truncated:
         parts.append(f"output past {OUTPUT_BYTES} bytes was dropped")
     return "; ".join(parts) or None
+
+
+def with_last_words(run: CheckRun, out: Path) -> CheckRun:
+    """Tell of a run without a report also the last line that it printed, masked as it was kept."""
+    if run.state is not CheckState.NO_REPORT:
+        return run
+    try:
+        with (out / f"{run.name}.log").open("rb") as kept:
+            kept.seek(max(0, kept.seek(0, os.SEEK_END) - _LAST_BYTES))
+            lines = kept.read(_LAST_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return run
+    words = [" ".join(line.split()) for line in lines]
+    last = next((line for line in reversed(words) if line), "")
+    last = "".join(char if char.isprintable() else "?" for char in last)[:_LAST_CHARACTERS]
+    return replace(run, detail=f"{run.detail}; it last printed: {last}") if last else run
 
 
 def _keep_log(source: Path, kept: Path, home: Path, masker: Masker) -> str | None:

@@ -21,7 +21,7 @@ from forkyard.base.masking import Masker
 from forkyard.config import Layout
 from forkyard.errors import EvaluationError, ForkyardError, StoreError
 from forkyard.evaluation.baseline import settle
-from forkyard.evaluation.checks import run_check
+from forkyard.evaluation.checks import run_check, with_last_words
 from forkyard.evaluation.interface import JudgeWorkspaces, Restored, TreeKeeper
 from forkyard.evaluation.tamper import steering
 from forkyard.evaluation.verdict import Judgement, compare, of_nothing
@@ -177,17 +177,17 @@ class Evaluator:
                 restored = await self._lay(task, workspace, base)
                 # Later ones are of what the checks' own code did.
                 settings = restored.settings if settings is None else settings
-                runs.append(
-                    await run_check(
-                        check,
-                        workspace.id,
-                        task.repository,
-                        workspaces=self._workspaces,
-                        layout=self._layout,
-                        out=out,
-                        masker=self._masker,
-                    )
+                run = await run_check(
+                    check,
+                    workspace.id,
+                    task.repository,
+                    workspaces=self._workspaces,
+                    layout=self._layout,
+                    out=out,
+                    masker=self._masker,
                 )
+                # A candidate's words are not repeated in a verdict's reasons.
+                runs.append(with_last_words(run, out) if candidate is None else run)
         return settings or (), runs
 
     async def _lay(self, task: Task, workspace: Workspace, base: RecordedBase) -> Restored:

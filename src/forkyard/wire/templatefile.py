@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from forkyard.errors import ConfigError
 from forkyard.model.workspace import Limits, NetworkPlan, TemplateSpec, TemplateTask
 from forkyard.wire import yaml
 from forkyard.wire.fields import Problems, Section, root_section
@@ -81,12 +82,23 @@ def with_values(spec: TemplateSpec, values: Mapping[str, str]) -> TemplateSpec:
         for name in values:
             problems.add(f"{name!r} is no variable: this template has no vars", path=(VARS, name))
         problems.raise_if_any()
-    return parse_template(
-        spec.source_text,
-        spec.source_file or None,
-        folder=spec.source_folder or None,
-        values=values,
-    )
+    try:
+        return parse_template(
+            spec.source_text,
+            spec.source_file or None,
+            folder=spec.source_folder or None,
+            values=values,
+        )
+    except ConfigError as error:
+        given = {f"{VARS}.{name}" for name in values}
+        if not all(problem.key in given for problem in error.problems):
+            raise
+        told = "; ".join(f"{problem.key}: {problem.message}" for problem in error.problems)
+        raise ConfigError(
+            f"cannot give the template these values: {told}",
+            hint="Correct the values, such as `--var NAME=VALUE`.",
+            problems=tuple(replace(problem, file=None, line=None) for problem in error.problems),
+        ) from error
 
 
 def _spec(section: Section, folder: str | None, given: Mapping[str, str]) -> TemplateSpec:

@@ -46,6 +46,8 @@ _REFERENCE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+_MISLEADING = re.compile(r'Error parsing image name "[^"]*": ')
+"""skopeo says so of every image that it cannot read."""
 _MESSAGE = re.compile(rb'msg="((?:[^"\\]|\\.)*)"')
 
 Say = Callable[[str], None]
@@ -204,7 +206,12 @@ class Skopeo:
         """Give the error of an image that cannot be had."""
         hint = "Look at the reference, and at the registry."
         if re.search(r"unauthorized|denied|authentication required", reason, re.IGNORECASE):
-            hint = "Give the registry's user name and the name of a secret with the password."
+            hint = (
+                "Give the registry's `authentication: {http: {username: NAME, password:"
+                " {fromSecret: SECRET}}}`, or set that secret anew."
+            )
+        elif re.search(r"(manifest|name) unknown", reason):
+            hint = "Look at the image's name and its tag or digest: the registry has none such."
         elif "certificate" in reason:
             hint = "Add the registry's authority to those that this machine trusts."
         return WorkspaceError(f"cannot {self.what}: {reason}", hint=hint)
@@ -377,6 +384,7 @@ def reason_of(stderr: bytes) -> str:
     messages = _MESSAGE.findall(stderr)
     text = messages[-1].decode(errors="replace") if messages else stderr.decode(errors="replace")
     text = text.replace('\\"', '"').replace("\\n", " ").replace("\\t", " ")
+    text = _MISLEADING.sub("", text)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[-500:] or (
         "it ended without a word"
     )

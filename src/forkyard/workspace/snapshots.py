@@ -328,8 +328,9 @@ class Snapshots:
         kinds = self._standing_on(row, family)
         if kinds:
             who = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")  # noqa: PLR2004 - as many as are named
+            stand = "stands" if len(kinds) == 1 else "stand"
             raise ConflictError(
-                f"cannot delete snapshot {row.name}: {who} stands on it",
+                f"cannot delete snapshot {row.name}: {who} {stand} on it",
                 hint="Delete those first.",
             )
 

@@ -37,7 +37,6 @@ from forkyard.model.ids import (
 from forkyard.model.workspace import (
     REPOSITORY,
     WORKSPACE_ROOT,
-    BuildFailure,
     ImageKind,
     NetworkPolicy,
     Snapshot,
@@ -246,7 +245,7 @@ class Templates:
             await self._steps(building, spec, pending, layer, log)
         except StepError as failed:
             trouble = f"{failed.failure.word}: {failed.error.message}"
-            await self._fail(building, pending, trouble, log, failed.failure)
+            await self._fail(building, pending, trouble, log, failed)
             raise failed.error from failed.error.__cause__
         except asyncio.CancelledError:
             await self._fail(building, pending, _INTERRUPTED, log)
@@ -354,14 +353,22 @@ class Templates:
         pending: Snapshot,
         trouble: str,
         log: BuildLog,
-        failure: BuildFailure | None = None,
+        failed: StepError | None = None,
     ) -> None:
         log.say(f"failed: {trouble}")
+        hint = None if failed is None else failed.error.hint
+        if hint and "--log" not in hint:  # this is the log
+            log.say(f"hint: {hint}")
         with suppress(ForkyardError):
             await self._clean(building.id)
         await self._snapshots.fail(pending.id, trouble)
-        failed = replace(building, state=TemplateState.FAILED, trouble=trouble, failure=failure)
-        await self._journal.append(failed, trouble, expect=building)
+        row = replace(
+            building,
+            state=TemplateState.FAILED,
+            trouble=trouble,
+            failure=None if failed is None else failed.failure,
+        )
+        await self._journal.append(row, trouble, expect=building)
 
     async def _clean(self, template: TemplateId) -> None:
         for workspace in list(self._journal.state.workspaces.values()):

@@ -23,6 +23,7 @@ VERBS = [
     "connections", "usage",
     "gc",
 ]  # fmt: skip
+GROUPS = ["template", "snapshot", "workspace", "agent", "secret"]
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version", "-h"])
@@ -111,3 +112,11 @@ def test_a_mistyped_verb_is_answered_with_the_nearest_one() -> None:
 
     assert done.exit_code == 2
     assert "did you mean 'status'" in done.output
+
+
+@pytest.mark.parametrize("group", [[], *([name] for name in GROUPS)])
+def test_no_summary_is_cut_when_commands_are_listed(group: list[str]) -> None:
+    """What a command does is read from the list, at the usual width."""
+    listed = CliRunner().invoke(root, [*group, "--help"], terminal_width=80).output
+
+    assert [line for line in listed.splitlines()[1:] if line.endswith("...")] == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from forkyard.evaluation import checks
 from forkyard.evaluation.reports import junit
+from forkyard.model.verdict import CheckRun, CheckState
 
 REPORT = "/workspace/.report-1.xml"
 
@@ -74,3 +76,46 @@ def test_report_is_refused_when_it_is_a_sparse_giant(upper: Path) -> None:
 
     answer = checks.read_report(upper, REPORT)
     assert answer == f"the report is larger than {junit.MAX_BYTES} bytes"
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        (
+            b"collecting\npython3: No module named pytest\n\n",
+            "; it last printed: python3: No module named pytest",
+        ),
+        (b"a" * 9000, f"; it last printed: {'a' * 200}"),
+        (b"\x1b[31mred", "; it last printed: ?[31mred"),
+        (b"\n \n", ""),
+    ],
+)
+def test_last_words_are_told_when_a_check_left_no_report(
+    tmp_path: Path, printed: bytes, told: str
+) -> None:
+    """Why there is none mostly stands there; nothing of it reaches a terminal as it is."""
+    (tmp_path / "unit.log").write_bytes(printed)
+    run = CheckRun(
+        name="unit",
+        state=CheckState.NO_REPORT,
+        exit_code=1,
+        elapsed_seconds=0.1,
+        detail="nothing was written",
+    )
+
+    assert checks.with_last_words(run, tmp_path).detail == f"nothing was written{told}"
+    passed = replace(run, state=CheckState.PASSED)
+    assert checks.with_last_words(passed, tmp_path) is passed
+
+
+def test_a_run_stays_as_it_is_when_it_printed_nothing(tmp_path: Path) -> None:
+    """Without a log there are no words."""
+    run = CheckRun(
+        name="unit",
+        state=CheckState.NO_REPORT,
+        exit_code=1,
+        elapsed_seconds=0.1,
+        detail="nothing was written",
+    )
+
+    assert checks.with_last_words(run, tmp_path) is run

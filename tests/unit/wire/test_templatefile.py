@@ -281,6 +281,8 @@ def test_vars_are_refused_when_they_are_unknown_or_of_another_type() -> None:
     with pytest.raises(ConfigError) as raised:
         with_values(spec, {"CORES": "many", "HARD": "1", "LEVL": "x"})
     assert [p.key for p in raised.value.problems] == ["vars.CORES", "vars.HARD", "vars.LEVL"]
+    assert raised.value.message.startswith("cannot give the template these values: vars.CORES: ")
+    assert {p.file for p in raised.value.problems} == {None}
     with pytest.raises(ConfigError, match="has no vars"):
         with_values(TemplateSpec(), {"A": "1"})
 

@@ -140,7 +140,7 @@ async def test_layers_go_when_the_last_one_who_needs_them_goes(storage: Storage)
     first = await storage.snapshots.create("first", row.id)
     storage.write(row.id, "two")
     second = await storage.snapshots.create("second", row.id)
-    with pytest.raises(ConflictError, match="snapshot second stands on it"):
+    with pytest.raises(ConflictError, match="snapshot second stand on it"):
         await storage.snapshots.delete("first")
     with pytest.raises(ConflictError, match=f"workspace {row.id} stands on it"):
         await storage.snapshots.delete("second")
