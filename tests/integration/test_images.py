@@ -250,7 +250,7 @@ async def test_the_second_build_fetches_no_layer_when_the_image_is_here(
         assert first.layers[1:] == second.layers[1:]
         assert len(fetched) >= 3
         assert len(again) <= 1, "the configuration is looked up, and nothing else is fetched"
-        assert "all 2 layers are here: nothing is fetched" in log_of(yard)
+        assert "2 layers, all here: nothing is fetched" in log_of(yard)
         assert first.environment.image is not None
 
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from forkyard.cli.output import progress
-from forkyard.cli.tree import root_of
+from forkyard.cli.tree import is_bare, root_of
 from forkyard.cli.variables import read_vars
 from forkyard.client.look import look_at
 from forkyard.errors import ConfigError, Problem
@@ -199,10 +199,12 @@ class _Asked:
             return named or "."
         found = root_of(Path())
         if found is None:
-            self._report(
-                "--repository",
-                f"{Path.cwd()} lies in no git repository; go into one, or name a folder",
+            what = (
+                "is a bare repository, without files; clone it, and go into the clone"
+                if is_bare(Path())
+                else "lies in no git repository; go into one, or name a folder"
             )
+            self._report("--repository", f"{Path.cwd()} {what}")
         return str(found or ".")
 
 

@@ -246,7 +246,7 @@ def show(workspace_id: str, *, as_json: bool) -> None:
         ("disk", size_of(info.disk_bytes)),
         ("idle for", seconds(info.idle_seconds)),
         ("own ports", "-" if info.ports_first is None else f"{info.ports_first} to {last}"),
-        ("stopped when idle for", "never" if stop is None else format_duration(stop)),
+        ("stopped", "by you" if stop is None else f"when idle for {format_duration(stop)}"),
         ("deleted at", info.expires_at or "never"),
         ("trouble", info.trouble or "-"),
         *((f"limit {name}", held) for name, held in info.held.items()),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from forkyard.base.clock import Clock
 from forkyard.base.durable import failpoint
+from forkyard.base.words import counted
 from forkyard.errors import InternalError, NotFoundError, WorkspaceError
 from forkyard.model.ids import ImageId, SnapshotId, image_id
 from forkyard.model.image import Image, ImageState
@@ -175,7 +176,8 @@ class Images:
             if len(present) < len(manifest.layers):
                 missing = [blob for blob in manifest.layers if blob not in present]
                 size = sum(blob.size_bytes for blob in missing) / 1024**2
-                say(f"fetching {len(missing)} of {len(manifest.layers)} layers, {size:.1f} MiB")
+                layers = counted(len(manifest.layers), "layer")
+                say(f"fetching {len(missing)} of {layers}, {size:.1f} MiB")
                 await remote.fetch(manifest, present)
                 layout = OciLayout.open(skopeo.layout)
                 try:
@@ -186,7 +188,7 @@ class Images:
                 finally:
                     layout.close()
             else:
-                say(f"all {len(present)} layers are here: nothing is fetched")
+                say(f"{counted(len(present), 'layer')}, all here: nothing is fetched")
         return self._journal.state.images[image_id(manifest.digest)]
 
     async def _from_layout(

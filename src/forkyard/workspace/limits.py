@@ -77,4 +77,4 @@ def _cores(millicores: int | None) -> str | None:
         return None
     there = len(os.sched_getaffinity(0))
     more = "" if millicores <= there * _MILLICORES else f" (this machine has {there})"
-    return f"{millicores / _MILLICORES:g} cores{more}"
+    return f"{millicores / _MILLICORES:g} core{'s' * (millicores != _MILLICORES)}{more}"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import forkyard
 from forkyard.base.process import run_async
+from forkyard.base.words import counted
 from forkyard.config import Layout
 from forkyard.errors import UserError, WorkspaceError
 from forkyard.model.workspace import RepositorySource
@@ -155,7 +156,8 @@ class Importer:
             )
         for path, reason in report["notes"]:
             say(f"not taken: {path}: {reason}")
-        say(f"taken: {report['files']} files, {report['size_bytes'] / 1024**2:.1f} MiB")
+        files = counted(report["files"], "file")
+        say(f"taken: {files}, {report['size_bytes'] / 1024**2:.1f} MiB")
 
     async def _take_commit(
         self, source: Source, target: Path, say: Say, *, depth: int | None
@@ -194,7 +196,8 @@ class Importer:
         await asyncio.to_thread(give_to_user, target)
         included = await included_files(source.path)
         if included:
-            say(f"{INCLUDE_FILE} asks for {len(included)} ignored files: {_some(included)}")
+            files = counted(len(included), "ignored file")
+            say(f"{INCLUDE_FILE} asks for {files}: {_some(included)}")
             await self._copy_files(source, target, say, only=included)
 
     async def _clone(self, source: RepositorySource, url: str, target: Path, say: Say) -> None:

@@ -47,6 +47,10 @@ def test_it_is_refused_when_there_is_no_repository_around(
 
     with pytest.raises(ConfigError, match="lies in no git repository"):
         read_quick("Fix", OPTIONS)
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "HEAD").touch()
+    with pytest.raises(ConfigError, match="is a bare repository"):
+        read_quick("Fix", OPTIONS)
     assert read_quick("Fix", {**OPTIONS, "snapshot": "monday"}).snapshot == "monday"
 
 
