@@ -87,10 +87,11 @@ class Duplex(Response):
             await send(start)
             await asyncio.wait({incoming, outgoing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._close()
             for task in (incoming, outgoing):
                 task.cancel()
             await asyncio.gather(incoming, outgoing, return_exceptions=True)
+            # Not before: the number of a closed descriptor may be another connection's by then.
+            self._close()
 
     async def _take(self, body: Body) -> None:
         """Take the body, then only watch whether the client is there."""

@@ -23,6 +23,7 @@ BLACKHOLES = (
     ("0.0.0.0", 8),  # noqa: S104 - a route, not an address to bind
     ("10.0.0.0", 8),
     ("100.64.0.0", 10),
+    ("168.63.129.16", 32),
     ("169.254.0.0", 16),
     ("172.16.0.0", 12),
     ("192.0.0.0", 24),
@@ -31,7 +32,9 @@ BLACKHOLES = (
     ("224.0.0.0", 4),
     ("240.0.0.0", 4),
 )
-"""slirp4netns's own 10.0.2.0/24 stays reachable, its route being the longer match."""
+"""As the allowlist refuses them, a cloud's own 168.63.129.16 among them.
+
+slirp4netns's own 10.0.2.0/24 stays reachable, its route being the longer match."""
 
 TUN = "/dev/net/tun"
 NAMESERVER = "10.0.2.3"

@@ -15,6 +15,8 @@ from forkyard.shim.protocol import Message
 from forkyard.workspace.interface import Line
 from forkyard.workspace.shims import open_connection, read_message
 
+WAITING_BYTES = 256 * 1024
+"""Of an exec's output, for a client that does not read: there may be many of those."""
 SECONDS = 15.0
 """A shim answers at once; what it connects to inside may take ten seconds to be refused."""
 
@@ -22,7 +24,7 @@ SECONDS = 15.0
 async def attach(path: Path, exec_id: ExecId, epoch: int) -> Line | None:
     """Attach to an exec of the sandbox whose shim listens at a path; None: it does not run."""
     try:
-        reader, writer = await open_connection(path, None)
+        reader, writer = await open_connection(path, None, limit_bytes=WAITING_BYTES)
     except OSError:
         return None
     try:

@@ -55,11 +55,14 @@ class Shim:
 
 
 async def open_connection(
-    path: Path, request: Message | None
+    path: Path, request: Message | None, *, limit_bytes: int = _LINE_LIMIT_BYTES
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a socket and say one thing, if any; OSError when nobody listens."""
+    """Connect to a socket and say one thing, if any; OSError when nobody listens.
+
+    Twice the limit may wait to be read before whoever writes has to wait.
+    """
     with protocol.short_path(str(path)) as name:
-        reader, writer = await asyncio.open_unix_connection(name, limit=_LINE_LIMIT_BYTES)
+        reader, writer = await asyncio.open_unix_connection(name, limit=limit_bytes)
     if request is not None:
         writer.write(protocol.encode(request))
     return reader, writer
