@@ -154,8 +154,6 @@ async def _against(
                 lambda: ours.exec_in(workspace),
                 _timed(lambda: engine.seconds("exec", container, "true")),
                 at_least=10,
-                # What one clears away after its command would be on the other's clock.
-                is_rested=True,
             )
 
 

@@ -20,6 +20,7 @@ from benchmarks.ours import must
 from benchmarks.trees import path_of
 from forkyard.config import Layout
 from forkyard.model.ids import WorkspaceId
+from forkyard.shim.main import QUIET_SECONDS
 
 if TYPE_CHECKING:
     from benchmarks.__main__ import Bench
@@ -125,7 +126,7 @@ async def _idle(bench: Bench, client: forkyard.Client, template: str, home: Path
     async with client.workspaces.run(template=template) as workspace:
         outcome = await workspace.exec(["true"])
         must(outcome.exit_code == 0, f"true exited {outcome.exit_code}: {outcome.detail}")
-        await asyncio.sleep(1)  # what the command's end left to be done is done by then
+        await asyncio.sleep(QUIET_SECONDS + 2)  # what is kept for a next command is gone by then
         layout = Layout(home)
         folder = layout.workspace(WorkspaceId(workspace.id))
         used = await _command("du", "--summarize", "--block-size=1024", str(folder))

@@ -15,6 +15,7 @@ from forkyard.shim import cgroups, main
 from forkyard.shim.main import PID_FILE
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.runtime import RUNTIMES
+from leftovers import processes
 from sandboxes import Box, describe, make_layer, open_fleet
 
 
@@ -117,5 +118,38 @@ def test_a_spare_goes_by_itself_when_its_server_is_gone(home: Path) -> None:
             while _groups(spec.workspace):
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.2)
+
+    asyncio.run(body())
+
+
+@pytest.mark.deep
+def test_what_waits_for_a_command_goes_when_none_comes_and_the_next_one_runs(home: Path) -> None:
+    """A quiet sandbox is its shim, its spawner and its init; the group of the other goes too."""
+
+    async def body() -> None:
+        async with open_fleet(home) as (fleet, layout):
+            spec = describe(layout, make_layer(layout, {}))
+            await fleet.start(spec)
+            box = Box(fleet, layout, spec)
+            assert (await box.sh("echo one")).stdout == "one\n"
+            shim = int((layout.sandbox(spec.workspace) / PID_FILE).read_text())
+
+            def waiting() -> list[int]:
+                children = [one.pid for one in processes().values() if one.parent == shim]
+                names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children}
+                return [pid for pid, name in names.items() if name == "forkyard-spawn\n"]
+
+            async with asyncio.timeout(main.QUIET_SECONDS):
+                while len(waiting()) < 2:
+                    await asyncio.sleep(0.01)
+            async with asyncio.timeout(main.QUIET_SECONDS + 30):
+                while len(waiting()) > 1:
+                    await asyncio.sleep(0.1)
+            assert (await box.sh("echo two; sleep 0.1 & wait; echo three")).stdout == (
+                "two\nthree\n"
+            )
+            async with asyncio.timeout(30):
+                while len(waiting()) < 2:
+                    await asyncio.sleep(0.01)
 
     asyncio.run(body())
