@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from forkyard.model.application import Application
+from forkyard.server.finding import find_workspace
 from forkyard.server.lookup import find
 from forkyard.server.services import Services
-from forkyard.server.spaces import find_workspace
 from forkyard.server.table import Answer, Call, bad_query
 from forkyard.wire.results import ApplicationInfo, UndoRequest
 

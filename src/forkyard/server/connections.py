@@ -5,8 +5,8 @@ from __future__ import annotations
 from forkyard.errors import NotFoundError
 from forkyard.model.connection import Connections
 from forkyard.model.workspace import Workspace, WorkspaceState
+from forkyard.server.finding import find_workspace
 from forkyard.server.runs import find_attempt
-from forkyard.server.spaces import find_workspace
 from forkyard.server.table import Call
 from forkyard.wire.connections import ConnectionCountInfo, ConnectionInfo, ConnectionsInfo
 

@@ -12,10 +12,10 @@ from forkyard.errors import ConflictError
 from forkyard.model.execution import Exec, ExecState
 from forkyard.model.ids import ExecId
 from forkyard.model.workspace import WORKSPACE_ROOT, Workspace
+from forkyard.server.finding import find_workspace
 from forkyard.server.lookup import find
 from forkyard.server.output import read_small, stream_file
 from forkyard.server.services import Services
-from forkyard.server.spaces import find_workspace
 from forkyard.server.table import Call, bad_query
 from forkyard.server.views import exec_view
 from forkyard.wire.errors import printable

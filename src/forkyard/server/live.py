@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from forkyard.base.masking import Masker
 from forkyard.model.ids import ExecId
 from forkyard.server.execs import find_exec
-from forkyard.server.spaces import find_workspace
+from forkyard.server.finding import find_workspace
 from forkyard.server.table import Call, bad_query
 from forkyard.wire.frames import END, ERROR_OUTPUT, OUTPUT, FrameBuffer, frame
 from forkyard.workspace.interface import Line

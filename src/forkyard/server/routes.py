@@ -11,7 +11,9 @@ from forkyard.server import (
     live,
     runs,
     secrets,
+    snapshots,
     spaces,
+    templates,
 )
 from forkyard.server.table import Route
 from forkyard.wire.bodies import Nothing
@@ -121,22 +123,22 @@ ROUTES: tuple[Route, ...] = (
     _row("POST", "/v1/secret-key", "Seal all secrets with a new key", secrets.rotate_key,
          KeyRotation),
     # templates
-    _row("POST", "/v1/templates", "Keep a recipe under a name", spaces.apply_template,
+    _row("POST", "/v1/templates", "Keep a recipe under a name", templates.apply_template,
          TemplateInfo, TemplateRequest, status=201),
-    _row("GET", "/v1/templates", "List recipes", spaces.list_templates, list[TemplateInfo]),
-    _row("GET", "/v1/templates/{name}", "Show a recipe", spaces.show_template, TemplateInfo),
-    _row("DELETE", "/v1/templates/{name}", "Remove a recipe", spaces.delete_template, Nothing),
-    _row("POST", "/v1/templates/{name}/build", "Start a build", spaces.build_template,
+    _row("GET", "/v1/templates", "List recipes", templates.list_templates, list[TemplateInfo]),
+    _row("GET", "/v1/templates/{name}", "Show a recipe", templates.show_template, TemplateInfo),
+    _row("DELETE", "/v1/templates/{name}", "Remove a recipe", templates.delete_template, Nothing),
+    _row("POST", "/v1/templates/{name}/build", "Start a build", templates.build_template,
          TemplateInfo, BuildRequest, status=202),
-    _row("GET", "/v1/templates/{name}/log", "Log of the newest build", spaces.template_log,
+    _row("GET", "/v1/templates/{name}/log", "Log of the newest build", templates.template_log,
          BYTES, query=_FOLLOW),
     # snapshots
-    _row("POST", "/v1/snapshots", "Take a snapshot", spaces.create_snapshot,
+    _row("POST", "/v1/snapshots", "Take a snapshot", snapshots.create_snapshot,
          SnapshotInfo, SnapshotRequest, status=201),
-    _row("GET", "/v1/snapshots", "List snapshots", spaces.list_snapshots,
+    _row("GET", "/v1/snapshots", "List snapshots", snapshots.list_snapshots,
          list[SnapshotInfo], query=_ALL),
-    _row("GET", "/v1/snapshots/{name}", "Show a snapshot", spaces.show_snapshot, SnapshotInfo),
-    _row("DELETE", "/v1/snapshots/{name}", "Remove a snapshot", spaces.delete_snapshot, Nothing),
+    _row("GET", "/v1/snapshots/{name}", "Show a snapshot", snapshots.show_snapshot, SnapshotInfo),
+    _row("DELETE", "/v1/snapshots/{name}", "Remove a snapshot", snapshots.delete_snapshot, Nothing),
     # workspaces
     _row("POST", "/v1/workspaces", "Fork a workspace", spaces.create_workspace,
          WorkspaceInfo, WorkspaceRequest, status=201),

@@ -11,10 +11,10 @@ from forkyard.errors import ConflictError, NotFoundError
 from forkyard.model.budget import Budget
 from forkyard.model.candidate import Candidate
 from forkyard.model.run import TERMINAL_ATTEMPT_STATES, Attempt, Run, RunLimits
+from forkyard.server.finding import find_workspace
 from forkyard.server.lookup import find
 from forkyard.server.output import stream_file
 from forkyard.server.services import Services
-from forkyard.server.spaces import find_workspace
 from forkyard.server.spending import GROUPINGS, usage_report
 from forkyard.server.table import Answer, Call, bad_query
 from forkyard.server.views import candidate_view, run_summary, run_view

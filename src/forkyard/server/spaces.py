@@ -1,13 +1,9 @@
-"""Routes of templates, snapshots and workspaces."""
+"""Routes of workspaces: made, listed, started and stopped, and their change against the base."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import posixpath
-from collections.abc import Sequence
-
-from starlette.responses import StreamingResponse
 
 from forkyard.errors import ConfigError, ConflictError
 from forkyard.model.budget import Budget
@@ -20,224 +16,19 @@ from forkyard.model.workspace import (
     Snapshot,
     SnapshotState,
     Template,
-    TemplateState,
     Workspace,
     WorkspaceState,
 )
+from forkyard.server.finding import find_snapshot, find_template, find_workspace
 from forkyard.server.lifetimes import expiry
-from forkyard.server.lookup import find
-from forkyard.server.output import stream_file
 from forkyard.server.services import Services
 from forkyard.server.sessions import is_a_persons, owner_of
 from forkyard.server.table import Answer, Call
 from forkyard.wire.bodies import Nothing
-from forkyard.wire.schema import (
-    BuildRequest,
-    FileChangeInfo,
-    LeftOutInfo,
-    PatchInfo,
-    SnapshotInfo,
-    SnapshotRequest,
-    TaskInfo,
-    TemplateInfo,
-    TemplateRequest,
-)
+from forkyard.wire.schema import FileChangeInfo, LeftOutInfo, PatchInfo
 from forkyard.wire.spaces import LifetimeRequest, LimitsRequest, WorkspaceInfo, WorkspaceRequest
-from forkyard.wire.templatefile import parse_template
 from forkyard.workspace import limits, ports
-from forkyard.workspace.recipes import notes, secret_names
-from forkyard.workspace.task_records import TaskRecord, read_records
 from forkyard.workspace.usage import disk_bytes
-
-
-def find_template(services: Services, text: str) -> Template:
-    """Find a template that is not deleted, by name or id."""
-    state = services.journal.state
-    things = {
-        str(one.id): one
-        for one in state.templates.values()
-        if one.state is not TemplateState.DELETED
-    }
-    named = state.template_named(text)
-    return find(
-        "template",
-        text,
-        things,
-        prefix="tmpl",
-        names=None if named is None else {named.name: named.id},
-        hint="See `forkyard template list`.",
-    )
-
-
-def find_snapshot(services: Services, text: str) -> Snapshot:
-    """Find a snapshot that is not deleted, by name or id."""
-    state = services.journal.state
-    things = {
-        str(one.id): one
-        for one in state.snapshots.values()
-        if one.state is not SnapshotState.DELETED
-    }
-    named = state.snapshot_named(text)
-    return find(
-        "snapshot",
-        text,
-        things,
-        prefix="snap",
-        names=None if named is None else {text: named.id},
-        hint="See `forkyard snapshot list`.",
-    )
-
-
-def find_workspace(services: Services, text: str) -> Workspace:
-    """Find a workspace that is not deleted, by id or display name."""
-    state = services.journal.state
-    exact = state.workspaces.get(WorkspaceId(text))
-    if exact is not None and exact.state is not WorkspaceState.DELETED:
-        return exact  # the hot path: a whole id
-    things = {
-        str(one.id): one
-        for one in state.workspaces.values()
-        if one.state is not WorkspaceState.DELETED
-    }
-    named = [key for key, one in things.items() if one.display_name == text]
-    if len(named) > 1 and text not in things:
-        shown = ", ".join(named[:4]) + (", ..." if len(named) > 4 else "")  # noqa: PLR2004 - as many as are shown
-        raise ConflictError(
-            f"cannot tell which workspace {text!r} means: {len(named)} have that name ({shown})",
-            hint="Give the id; see `forkyard workspace list`.",
-        )
-    return find(
-        "workspace",
-        text,
-        things,
-        prefix="ws",
-        names={text: named[0]} if named else None,
-        hint="See `forkyard workspace list`.",
-    )
-
-
-# -- templates -------------------------------------------------------------------------------
-
-
-async def apply_template(call: Call) -> TemplateInfo:
-    """Keep a recipe under a name."""
-    body = call.asked(TemplateRequest)
-    spec = parse_template(body.text, body.file, folder=posixpath.dirname(body.file) or None)
-    return template_info(await call.services.templates.apply(body.name, spec))
-
-
-def template_info(row: Template, tasks: Sequence[TaskRecord] = ()) -> TemplateInfo:
-    """Tell of a recipe: its row, and what a person should know of it."""
-    info = TemplateInfo.model_validate(row)
-    return info.model_copy(
-        update={
-            "image": row.spec.image,
-            "parameters": dict(row.spec.parameters),
-            "secrets": sorted(secret_names(row.spec)),
-            "notes": list(notes(row.spec)),
-            "tasks": [TaskInfo.model_validate(one) for one in tasks],
-        }
-    )
-
-
-async def list_templates(call: Call) -> Answer:
-    """List recipes, oldest first."""
-    return [
-        template_info(one)
-        for one in call.services.journal.state.templates.values()
-        if one.state is not TemplateState.DELETED
-    ]
-
-
-async def show_template(call: Call) -> TemplateInfo:
-    """Show one recipe."""
-    template = find_template(call.services, call.parameters["name"])
-    folder = call.services.templates.log(template.name).parent
-    return template_info(template, await asyncio.to_thread(read_records, folder))
-
-
-async def delete_template(call: Call) -> Nothing:
-    """Remove a recipe."""
-    await call.services.templates.delete(find_template(call.services, call.parameters["name"]).name)
-    return Nothing()
-
-
-async def build_template(call: Call) -> TemplateInfo:
-    """Start a build."""
-    template = find_template(call.services, call.parameters["name"])
-    values = call.asked(BuildRequest).vars
-    return template_info(await call.services.templates.begin_build(template.name, values))
-
-
-async def template_log(call: Call) -> StreamingResponse:
-    """Give the log of the newest build."""
-    services = call.services
-    template = find_template(services, call.parameters["name"])
-
-    def is_over() -> bool:
-        now = services.journal.state.templates.get(template.id)
-        return now is None or now.state is not TemplateState.BUILDING or services.stopping.is_set()
-
-    return StreamingResponse(
-        stream_file(
-            services.templates.log(template.name),
-            offset=call.number("offset", 0),
-            follow=call.flag("follow"),
-            is_over=is_over,
-            is_cut=services.stopping.is_set,
-            masker=services.masker,
-        ),
-        media_type="application/octet-stream",
-    )
-
-
-# -- snapshots -------------------------------------------------------------------------------
-
-
-async def create_snapshot(call: Call) -> SnapshotInfo:
-    """Take a snapshot of a workspace."""
-    body = call.asked(SnapshotRequest)
-    workspace = find_workspace(call.services, body.workspace)
-    return SnapshotInfo.model_validate(
-        await call.services.snapshots.create(body.name, workspace.id)
-    )
-
-
-async def list_snapshots(call: Call) -> Answer:
-    """List snapshots, oldest first; derived ones with `all`."""
-    everything = call.flag("all")
-    rows = [
-        one
-        for one in call.services.journal.state.snapshots.values()
-        if one.state is not SnapshotState.DELETED and (everything or one.sealed_of is None)
-    ]
-    return await _sized(call.services, rows)
-
-
-async def show_snapshot(call: Call) -> SnapshotInfo:
-    """Show one snapshot."""
-    row = find_snapshot(call.services, call.parameters["name"])
-    return (await _sized(call.services, [row]))[0]
-
-
-async def _sized(services: Services, rows: list[Snapshot]) -> list[SnapshotInfo]:
-    sizes = await services.snapshots.sizes(rows)
-    return [
-        SnapshotInfo.model_validate(row).model_copy(
-            update={"bytes_total": size.total_bytes, "bytes_unique": size.unique_bytes}
-        )
-        for row, size in zip(rows, sizes, strict=True)
-    ]
-
-
-async def delete_snapshot(call: Call) -> Nothing:
-    """Remove a snapshot that nothing uses."""
-    snapshot = find_snapshot(call.services, call.parameters["name"])
-    await call.services.snapshots.delete(snapshot.id)
-    return Nothing()
-
-
-# -- workspaces ------------------------------------------------------------------------------
 
 
 def origin(services: Services, body: WorkspaceRequest) -> Snapshot:
