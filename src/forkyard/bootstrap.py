@@ -57,6 +57,7 @@ from forkyard.server.services import Services
 from forkyard.server.sessions import Sessions, is_a_persons
 from forkyard.server.submission import Submission
 from forkyard.shim import cgroups
+from forkyard.shim.hierarchies import detect
 from forkyard.shim.id_maps import own_map
 from forkyard.shim.ids import IDS
 from forkyard.store.blobs import Blobs
@@ -304,7 +305,7 @@ async def _tend(reserve: Reserve) -> None:
 
 
 def _cpu_seconds(workspace: Workspace) -> float | None:
-    hierarchies = cgroups.detect()
+    hierarchies = detect()
     name = f"{workspace.id}-{workspace.epoch}"
     return None if hierarchies is None else cgroups.cpu_seconds(hierarchies, name)
 

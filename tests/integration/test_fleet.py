@@ -14,6 +14,7 @@ from forkyard.model.execution import ExecSpec, StopReason
 from forkyard.model.ids import new_exec_id
 from forkyard.model.workspace import Limits
 from forkyard.shim import cgroups
+from forkyard.shim.hierarchies import ROOT, detect, open_roots
 from forkyard.shim.ids import IDS
 from forkyard.shim.main import PID_FILE
 from forkyard.workspace.fleet import LocalFleet
@@ -49,7 +50,7 @@ async def _until_gone(marker: str) -> list[str]:
 
 
 def _groups(box: Box) -> list[str]:
-    hierarchies = cgroups.detect()
+    hierarchies = detect()
     if hierarchies is None:
         assert IDS.is_rootless
         return []
@@ -197,7 +198,7 @@ def test_memory_limit_is_named_when_it_strikes(home: Path) -> None:
         hog = await box.sh("exec python3 -c 'x = bytearray(300 << 20)'")
         after = await box.sh("echo fine")
 
-        if cgroups.detect() is None:  # a single process meets what stands in for the limit
+        if detect() is None:  # a single process meets what stands in for the limit
             assert "MemoryError" in hog.stderr
         else:
             assert hog.result.stop_reason is StopReason.MEMORY
@@ -463,7 +464,7 @@ def test_groups_are_made_when_their_parent_was_taken_away_meanwhile(home: Path) 
     """Installations share the parent, and the last one to go removes it."""
 
     async def body(box: Box) -> None:
-        hierarchies = cgroups.detect()
+        hierarchies = detect()
         if hierarchies is None:
             assert IDS.is_rootless, "there is no group to be made"
             return
@@ -472,7 +473,7 @@ def test_groups_are_made_when_their_parent_was_taken_away_meanwhile(home: Path) 
         assert (await box.sh("echo on")).stdout == "on\n"
         parent = f"forkyard-test-{box.id}"
         before, cgroups.PARENT = cgroups.PARENT, parent
-        roots = cgroups.open_roots(hierarchies)
+        roots = open_roots(hierarchies)
         try:
             group = Vanishing(hierarchies, roots, "x-1")
             group.create(cgroups.GroupLimits())
@@ -480,7 +481,7 @@ def test_groups_are_made_when_their_parent_was_taken_away_meanwhile(home: Path) 
             assert cgroups.existing(hierarchies) == ["x-1"]
             group.sweep()
             cgroups.remove_parent(hierarchies)
-            assert not list(Path(cgroups.ROOT).glob(f"*/{parent}"))
+            assert not list(Path(ROOT).glob(f"*/{parent}"))
         finally:
             cgroups.PARENT = before
             for root in roots.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forkyard.shim import cgroups
+from forkyard.shim.hierarchies import detect
 from leftovers import _until
 from ordinary import USER_ID, OrdinaryUser
 
@@ -49,7 +49,7 @@ def test_a_suite_of_root_mode_passes_without_root(suite: str, ordinary: Ordinary
 @contextmanager
 def delegated(user: OrdinaryUser) -> Iterator[None]:
     """Put all that the user starts into groups of each limiting controller that are his own."""
-    found = cgroups.detect()
+    found = detect()
     assert found is not None
     name = f"forkyard-test-{uuid.uuid4().hex[:8]}"
     tops = {found.limits[one] for one in ("memory", "cpu", "pids") if one in found.limits}

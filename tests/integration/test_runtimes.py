@@ -10,7 +10,7 @@ import pytest
 from forkyard.errors import SandboxUnavailableError
 from forkyard.model.execution import StopReason
 from forkyard.model.workspace import Limits, NetworkPolicy
-from forkyard.shim import cgroups
+from forkyard.shim.hierarchies import detect
 from forkyard.workspace.runtime import RUNTIMES
 from sandboxes import Box, describe, in_box, make_layer, open_fleet
 
@@ -33,7 +33,7 @@ def test_sandbox_confines_alike_whatever_the_runtime(home: Path, runtime: str) -
         assert output.stdout.split() == [
             *("1000", "CapBnd:", "0" * 16, "NoNewPrivs:", "1", "Seccomp:", "2", "temporary")
         ]
-        if cgroups.detect() is not None:
+        if detect() is not None:
             assert hog.result.stop_reason is StopReason.MEMORY
         else:
             assert "MemoryError" in hog.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from forkyard.model.workspace import Limits
 from forkyard.shim import cgroups, main
+from forkyard.shim.hierarchies import detect
 from forkyard.shim.main import PID_FILE
 from forkyard.workspace.fleet import LocalFleet
 from forkyard.workspace.runtime import RUNTIMES
@@ -20,7 +21,7 @@ from sandboxes import Box, describe, make_layer, open_fleet
 
 
 def _groups(name: str) -> list[str]:
-    hierarchies = cgroups.detect()
+    hierarchies = detect()
     assert hierarchies is not None
     return [one for one in cgroups.existing(hierarchies) if one.startswith(name)]
 

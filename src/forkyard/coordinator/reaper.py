@@ -27,6 +27,7 @@ from forkyard.errors import ForkyardError
 from forkyard.model.ids import AttemptId, WorkspaceId
 from forkyard.model.workspace import Workspace, WorkspaceState
 from forkyard.shim import cgroups
+from forkyard.shim.hierarchies import detect
 from forkyard.store.journal import Journal
 from forkyard.workspace.layers import Layers
 
@@ -169,7 +170,7 @@ class Reaper:
 
     def _remove_groups(self) -> list[str]:
         told: list[str] = []
-        hierarchies = cgroups.detect()
+        hierarchies = detect()
         if hierarchies is None:
             return told
         for name in cgroups.existing(hierarchies):

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from forkyard.shim import copying, kernel
-from forkyard.shim.cgroups import Hierarchies, SandboxGroup
+from forkyard.shim.cgroups import SandboxGroup
+from forkyard.shim.hierarchies import Hierarchies
 from forkyard.shim.marks import MarkedProcesses
 from forkyard.shim.protocol import Message, receive_rights
 from forkyard.shim.terminal import open_terminal

@@ -10,7 +10,7 @@ import errno
 import os
 
 from forkyard.shim import kernel
-from forkyard.shim.cgroups import UNIFIED, detect, open_roots
+from forkyard.shim.hierarchies import UNIFIED, detect, open_roots
 from forkyard.shim.ids import IDS
 from forkyard.shim.mounts import MappingNamespace, isolate_mounts
 from forkyard.shim.spawner import Spawner

@@ -21,6 +21,7 @@ from forkyard.errors import WorkspaceError
 from forkyard.model.execution import ExecResult, ExecSpec
 from forkyard.model.ids import ExecId, WorkspaceId
 from forkyard.shim import cgroups, kernel
+from forkyard.shim.hierarchies import detect
 from forkyard.shim.main import PID_FILE, SOCKET
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import SPEC, read_record
@@ -285,7 +286,7 @@ class LocalFleet:
                 if shim is not None:
                     await self._stop(shim)
                     epochs.add(shim.epoch)
-                elif (hierarchies := cgroups.detect()) is not None:
+                elif (hierarchies := detect()) is not None:
                     cgroups.thaw(hierarchies, f"{workspace}-{epoch}")
                 await self._end_process(workspace)
             # Of one that a newer sandbox followed nothing but groups can be left.
@@ -326,7 +327,7 @@ class LocalFleet:
                 os.close(descriptor)
 
     async def _sweep(self, workspace: WorkspaceId, epoch: int) -> None:
-        hierarchies = cgroups.detect()
+        hierarchies = detect()
         if hierarchies is None:
             return
         try:
@@ -364,7 +365,7 @@ class LocalFleet:
                     await shim.task
             shim.writer.close()  # a follower that was cancelled before it began did not
         self._fork_server.drop_lease()
-        hierarchies = cgroups.detect()
+        hierarchies = detect()
         if hierarchies is not None:
             cgroups.remove_parent(hierarchies)
 

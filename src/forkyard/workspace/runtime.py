@@ -16,7 +16,7 @@ from forkyard.errors import ForkyardError, SandboxUnavailableError
 from forkyard.model.execution import ExecResult, ExecSpec
 from forkyard.model.ids import ExecId, LayerId, WorkspaceId, new_exec_id, new_workspace_id
 from forkyard.model.workspace import Environment, Limits, NetworkPolicy
-from forkyard.shim import cgroups
+from forkyard.shim.hierarchies import detect
 from forkyard.shim.ids import IDS
 from forkyard.shim.network import SEARCH_PATH
 from forkyard.shim.protocol import Message
@@ -177,7 +177,7 @@ def _weaker() -> tuple[str, ...]:
     """Say what this user could have, and what stands in for it meanwhile."""
     if not IDS.is_rootless:
         return ()
-    hierarchies = cgroups.detect()
+    hierarchies = detect()
     lacking = [
         words
         for words, controller in (("memory", "memory"), ("cpu", "cpu"), ("process", "pids"))
@@ -194,7 +194,7 @@ def _weaker() -> tuple[str, ...]:
 
 
 def _protections() -> dict[str, str]:
-    hierarchies = cgroups.detect()
+    hierarchies = detect()
     layout = hierarchies.layout if hierarchies else "none"
     limits = hierarchies.limits if hierarchies else {}
     version = "v2" if layout == "v2" else "v1"
