@@ -13,9 +13,10 @@ from collections.abc import Callable
 from forkyard.shim import kernel
 from forkyard.shim.cgroups import SandboxGroup
 from forkyard.shim.marks import MarkedProcesses
+from forkyard.shim.orders import Command
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import EXIT_RECORD, STDERR, STDOUT, write_record
-from forkyard.shim.spawner import Command, Refusal, Spawner
+from forkyard.shim.spawner import Refusal, Spawner
 
 CHUNK_BYTES = 256 * 1024
 DESK = ".next"

@@ -11,63 +11,21 @@ namespace: no process inside can name it.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
-import json
 import os
-import resource
-import signal
 import socket
-import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from forkyard.shim import copying, kernel
 from forkyard.shim.cgroups import SandboxGroup
 from forkyard.shim.hierarchies import Hierarchies
 from forkyard.shim.marks import MarkedProcesses
+from forkyard.shim.orders import EXECUTING, STAGES, Command, receive, send
 from forkyard.shim.protocol import Message, receive_rights
-from forkyard.shim.terminal import open_terminal
+from forkyard.shim.spawner_process import serve
 
-_NAMESPACES = (
-    kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWNET
-    | kernel.CLONE_NEWIPC
-    | kernel.CLONE_NEWUTS
-    | kernel.CLONE_NEWCGROUP
-)
-_OPEN_FILES = 4096
-_STAGES = ("join", "directory", "execute")
-_FIRST_REAL_TIME = 32
-_EXECUTING = b"x"
-_ORDER = 3
 _TRIES = 3
-_HEADER = struct.Struct("=I")
-LAST_FILTER = kernel.refuse_call(kernel.SYS_CLONE3, errno.ENOSYS)
-"""What the spawner itself still needs and a command must not have: with ENOSYS the C library
-falls back to clone(2), whose flags the allowlist examines."""
-_OOM_SCORE = b"500"
-"""A command is a better victim of the memory limit than the spawner."""
-
-
-class Command(NamedTuple):
-    """What to execute, and as whom, inside the container."""
-
-    argv: Sequence[str]
-    variables: Mapping[str, str]
-    directory: str
-    user: int
-    file_bytes: int | None = None
-    """RLIMIT_FSIZE, where a disk limit is set."""
-    terminal: Sequence[int] | None = None
-    """Rows and columns of a terminal of its own, in place of the three descriptors."""
-    copy: Sequence[str] | None = None
-    """Direction and path: nothing is executed, but files are copied (shim/copying.py)."""
-    capabilities: int = 0
-    """What it keeps: nothing, but as root of a workspace with an image."""
 
 
 class Started(NamedTuple):
@@ -100,7 +58,7 @@ class Spawner:
         self.pid = os.fork()
         if self.pid == 0:
             self._channel.close()
-            _serve(other, hierarchies, roots)
+            serve(other, hierarchies, roots)
         other.close()
 
     def join(
@@ -221,14 +179,14 @@ class Spawner:
             self._group.mark(name, answer["pid"])
             words, masters = b"", list[int]()
             with contextlib.suppress(ConnectionError):
-                _send(waiting, command._asdict(), streams)
+                send(waiting, command._asdict(), streams)
                 while True:
                     chunk, received = receive_rights(waiting, 64)
                     masters += received
                     words += chunk
                     if not chunk:
                         break
-        if words == _EXECUTING:
+        if words == EXECUTING:
             return Started(answer["pid"], name, *masters)
         for master in masters:
             os.close(master)
@@ -237,15 +195,15 @@ class Spawner:
         self._group.remove_exec(name)
         if not words:
             return None  # it was killed while it waited, by the memory limit: try another one
-        stage, number = words.removeprefix(_EXECUTING).split(b":")
-        return Refusal(_STAGES[int(stage)], int(number))
+        stage, number = words.removeprefix(EXECUTING).split(b":")
+        return Refusal(STAGES[int(stage)], int(number))
 
     def _ask(self, message: Message, descriptors: Sequence[int]) -> None:
         with contextlib.suppress(BrokenPipeError):  # it died: whoever reads next finds out
-            _send(self._channel, message, descriptors)
+            send(self._channel, message, descriptors)
 
     def _answer(self) -> Message:
-        answer = _receive(self._channel)
+        answer = receive(self._channel)
         if answer is None:
             raise OSError(32, "the spawner died")
         return answer[0]
@@ -256,271 +214,3 @@ class Spawner:
         if self._next is not None:
             self._next[1].close()
             self._next = None
-
-
-def _send(channel: socket.socket, message: Message, descriptors: Sequence[int]) -> None:
-    body = json.dumps(message).encode()
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    channel.sendmsg([_HEADER.pack(len(body))], rights)
-    channel.sendall(body)
-
-
-def _receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
-    header, descriptors = receive_rights(channel, _HEADER.size)
-    if len(header) < _HEADER.size:
-        return None
-    (left,) = _HEADER.unpack(header)
-    body = b""
-    while left:
-        chunk = channel.recv(min(left, 1 << 20))
-        if not chunk:
-            return None
-        body += chunk
-        left -= len(chunk)
-    message = json.loads(body)
-    return (message, descriptors) if isinstance(message, dict) else None
-
-
-def _serve(
-    channel: socket.socket, hierarchies: Hierarchies | None, roots: dict[str, int]
-) -> NoReturn:
-    """Be the spawner: answer until the shim's end closes."""
-    status = 1
-    try:
-        kernel.die_with_parent()
-        kernel.set_name("forkyard-spawn")
-        signal.set_wakeup_fd(-1)
-        # Ignored signals are inherited by every command: none may be.
-        for number in range(1, _FIRST_REAL_TIME):
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(number, signal.SIG_DFL)
-        births = hierarchies is not None and hierarchies.unified
-        trouble: Message | None = None
-        rlimits: dict[str, int] = {}
-        while (request := _receive(channel)) is not None:
-            message, descriptors = request
-            match message["op"]:
-                case "join":
-                    rlimits = message["rlimits"]
-                    if hierarchies is not None:
-                        trouble = _join(SandboxGroup(hierarchies, roots, message["name"]))
-                case "run":
-                    birthplace = descriptors[1] if births else -1
-                    answer = trouble or _run(message["argv"], descriptors[0], birthplace)
-                    _reply(channel, answer)
-                case "enter":
-                    trouble = trouble or _enter(descriptors[0], message)
-                case "fork":
-                    order, *groups = descriptors
-                    at_once = message["at_once"]
-                    group = groups[0] if groups else None
-                    answer = trouble or _fork(order, group, rlimits, births=births, at_once=at_once)
-                    _reply(channel, answer)
-                case _:
-                    pass
-            for descriptor in descriptors:
-                os.close(descriptor)
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _reply(channel: socket.socket, answer: Message) -> None:
-    body = json.dumps(answer).encode()
-    channel.sendall(_HEADER.pack(len(body)) + body)
-
-
-def _join(group: SandboxGroup) -> Message | None:
-    try:
-        group.join()
-    except OSError as error:
-        return {"errno": error.errno, "text": os.strerror(error.errno or 0)}
-    return None
-
-
-def _run(argv: Sequence[str], error_output: int, birthplace: int) -> Message:
-    try:
-        child = kernel.clone_into(birthplace, 0) if birthplace >= 0 else os.fork()
-    except OSError as error:
-        return {"errno": error.errno, "text": os.strerror(error.errno or 0)}
-    if child == 0:
-        try:
-            null = os.open("/dev/null", os.O_RDWR)
-            for stream, number in ((null, 0), (null, 1), (error_output, 2)):
-                os.dup2(stream, number)
-            kernel.close_from(3)
-            os.execve(argv[0], list(argv), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-        finally:
-            os._exit(127)
-    _, status = os.waitpid(child, 0)
-    return {"status": os.waitstatus_to_exitcode(status)}
-
-
-def _enter(init: int, message: Message) -> Message | None:
-    try:
-        if message["processors"] is not None:
-            # One that went offline meanwhile is no reason to run nothing.
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, message["processors"])
-        kernel.setns(init, _NAMESPACES)
-        os.chdir("/")
-        os.umask(0o022)
-        open_files = min(_OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        kernel.drop_bounding_capabilities(message["capabilities"])
-        kernel.forbid_new_privileges()
-        kernel.set_undumpable()
-        for program in message["filters"]:
-            kernel.load_seccomp(bytes.fromhex(program))
-    except OSError as error:
-        return {"errno": error.errno, "text": os.strerror(error.errno or 0)}
-    return None
-
-
-def _fork(
-    order: int, tracking: int | None, rlimits: Mapping[str, int], *, births: bool, at_once: bool
-) -> Message:
-    try:
-        # CLONE_PARENT: the command becomes the shim's child at once, so its status is ours.
-        if tracking is None:
-            child = kernel.clone3(kernel.CLONE_PARENT | kernel.CLONE_NEWUTS)
-        elif births:
-            child = kernel.clone_into(tracking, kernel.CLONE_PARENT)
-        else:
-            child = kernel.clone(kernel.CLONE_PARENT)
-    except OSError as error:
-        return {"errno": error.errno}
-    if child == 0:
-        _become(order, None if births else tracking, rlimits, at_once=at_once)
-    return {"pid": child}
-
-
-def _become(
-    order: int, tracking: int | None, rlimits: Mapping[str, int], *, at_once: bool
-) -> NoReturn:
-    """Wait for a command, give up everything, and execute it."""
-    stage = 0
-    try:
-        if tracking is not None:
-            SandboxGroup.join_open(tracking)
-        os.setsid()
-        _prefer_as_victim()
-        os.setgroups([])
-        kernel.load_seccomp(LAST_FILTER)
-        if order != _ORDER:
-            os.dup2(order, _ORDER, inheritable=False)
-            order = _ORDER
-        kernel.close_from(_ORDER + 1)
-        if not at_once:
-            _rehearse()
-        channel = socket.socket(fileno=order)  # closes the descriptor where it is let go
-        request = _receive(channel)
-        if request is None:
-            os._exit(0)
-        message, streams = request
-        # Received descriptors lie above 2, so placing the streams never overwrites one.
-        for index, stream in enumerate(streams):
-            os.dup2(stream, index)
-        if not message["capabilities"]:
-            kernel.drop_bounding_capabilities()
-        _become_user(message["user"])
-        kernel.keep_capabilities(message["capabilities"])
-        _limit(message["file_bytes"], rlimits)
-        if message["terminal"] is None:
-            os.write(order, _EXECUTING)
-        else:
-            _give(channel, open_terminal(*message["terminal"]))
-        stage = 1
-        os.chdir(message["directory"])
-        if message["copy"] is not None:
-            _copy(channel, *message["copy"])
-        stage = 2
-        _execute(message["argv"], message["variables"])
-    except OSError as error:
-        os.write(order, b"%d:%d" % (stage, error.errno or errno.EIO))
-    finally:
-        os._exit(127)
-
-
-def _limit(file_bytes: int | None, rlimits: Mapping[str, int]) -> None:
-    if file_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    for name, value in rlimits.items():
-        _lower(getattr(resource, name), value)
-
-
-def _lower(limit: int, value: int) -> None:
-    hard = resource.getrlimit(limit)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (value, value))
-
-
-def _copy(channel: socket.socket, direction: str, path: str) -> NoReturn:
-    """Copy in a command's place: with its rights and limits, in its group, in its file system."""
-    channel.close()  # it executes nothing that would
-    kernel.close_from(_ORDER)
-    os._exit(copying.serve(direction, path))
-
-
-def _give(channel: socket.socket, master: int) -> None:
-    """Hand the shim its end of the terminal; nothing of it is left with the command."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [master]))]
-    channel.sendmsg([_EXECUTING], rights)
-    os.close(master)
-
-
-def _become_user(user: int) -> None:
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-
-
-def _execute(argv: list[str], variables: Mapping[str, str]) -> None:
-    """Execute a program as execvp finds it; the first error that is not an absence is told.
-
-    Only what is there is tried: a try that fails costs the kernel nearly as much as one that does
-    not (measured: 0.7 ms for the three folders that usually come before /usr/bin).
-    """
-    if "/" in argv[0]:
-        os.execve(argv[0], argv, variables)
-    refused: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-    for folder in variables.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(folder, argv[0])
-        if not os.access(path, os.F_OK):
-            continue
-        try:
-            os.execve(path, argv, variables)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            if refused.errno == errno.ENOENT:
-                refused = error
-    raise refused
-
-
-def _rehearse() -> None:
-    """Go through the motions once, to no effect.
-
-    After a fork every page is copied at its first write, which takes longer than all that is
-    done there; so let that happen now, while nobody waits.
-    """
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        _send(ours, {"argv": [], "variables": {}}, [ours.fileno()])
-        received = _receive(theirs)
-    if received is not None:
-        descriptor = received[1][0]
-        os.dup2(descriptor, descriptor)
-        os.close(descriptor)
-    _become_user(-1)
-    os.chdir("/")
-    for name in ("/nonexistent", "nonexistent"):
-        with contextlib.suppress(OSError):
-            _execute([name], {"PATH": "/nonexistent"})
-
-
-def _prefer_as_victim() -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(descriptor, _OOM_SCORE)
-        os.close(descriptor)

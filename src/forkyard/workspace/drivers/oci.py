@@ -92,7 +92,7 @@ TMP_BYTES = 1024**3
 """Most that /tmp holds; it also counts against the memory limit."""
 
 _OOM_SCORE = {} if IDS.is_rootless else {"oomScoreAdj": 0}
-"""Commands get 500 (shim/spawner.py): they are the memory limit's victims, not the first process.
+"""Commands get 500 (shim/becoming.py): they are the memory limit's victims, not the first process.
 An ordinary user may raise his own score, but not lower it."""
 
 RUNTIME_OPTIONS = {"crun": ("--cgroup-manager=disabled",), "runc": ()}

@@ -95,7 +95,7 @@ def filters(*, spawner: bool, root: RootKind = "none") -> tuple[bytes, ...]:
         allow.rule(_ALLOW, name)
     if root != "builder":
         allow.rule(_ALLOW, "clone", _Comparison(0, _MASKED_EQUAL, syscalls.NAMESPACE_FLAGS, 0))
-    # The spawner's own last filter takes clone3 away from every command (shim/spawner.py); the
+    # The spawner's own last filter takes clone3 away from every command (shim/becoming.py); the
     # runtime's first process gets the list without it.
     if spawner:
         allow.rule(_ALLOW, "clone3")
