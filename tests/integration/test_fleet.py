@@ -242,7 +242,7 @@ def test_cpu_limit_holds_when_a_command_computes_without_end(home: Path) -> None
 
         processors, share = output.stdout.split()
         # Without a controller nothing holds it, and doctor says so.
-        if cgroups.detect() is not None:
+        if detect() is not None:
             assert processors == "1"
             assert float(share) < 0.2
 
