@@ -26,7 +26,7 @@ import aiohttp
 from aiohttp import web
 
 from benchmarks.measure import Figure
-from forkyard.bootstrap import prepare
+from forkyard.bootstrap.state_directory import prepare
 from forkyard.config import Layout
 from forkyard.gateway.interface import Api, GatewaySettings, Provider
 from forkyard.gateway.supervisor import Supervisor

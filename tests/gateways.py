@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from forkyard.bootstrap import prepare
+from forkyard.bootstrap.state_directory import prepare
 from forkyard.config import Layout
 from forkyard.gateway.interface import Api, GatewaySettings, Provider
 from forkyard.gateway.supervisor import Supervisor

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from forkyard.bootstrap import LOCK_PATIENCE_SECONDS
+from forkyard.bootstrap.state_directory import LOCK_PATIENCE_SECONDS
 
 PATIENCE_SECONDS = 120.0
 GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main")

@@ -27,7 +27,7 @@ OTHER_VERSION = """\
 import sys
 import forkyard
 forkyard.__version__ = "0.0.1"
-from forkyard.bootstrap import serve
+from forkyard.bootstrap.serving import serve
 from forkyard.config import state_directory
 serve(state_directory(), idle_seconds=None, announce=print, is_foreground=True)
 """

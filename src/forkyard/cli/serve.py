@@ -48,7 +48,7 @@ def serve(*, idle_exit: float | None, on_demand: bool, stop: bool, as_json: bool
     home = state_directory()  # asked for as whoever we still are
     enter(home)
     # Only now: what it imports decides by the namespace who owns what.
-    from forkyard.bootstrap import serve as run_server  # noqa: PLC0415 - the whole program
+    from forkyard.bootstrap.serving import serve as run_server  # noqa: PLC0415 - the whole program
 
     run_server(home, idle_seconds=idle_exit, announce=progress, is_foreground=not on_demand)
 

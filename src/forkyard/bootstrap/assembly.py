@@ -1,29 +1,19 @@
-"""The composition root: the only place that wires concrete parts together."""
+"""Which concrete part is used where, all over one open journal."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import logging
-import resource
-import shutil
-import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forkyard.base.clock import Clock, SystemClock
-from forkyard.base.durable import make_directory, write_file
+from forkyard.base.clock import Clock
 from forkyard.base.masking import Masker
-from forkyard.base.masking_log import mask_log
 from forkyard.candidate.collector import Collector
 from forkyard.candidate.pruning import Pruner
-from forkyard.client.rootless import remember
 from forkyard.config import (
-    FORMAT_VERSION,
     Layout,
     network_settings,
     registry_settings,
@@ -32,7 +22,7 @@ from forkyard.config import (
 from forkyard.coordinator.coordinator import Coordinator
 from forkyard.coordinator.garbage import Garbage, Removed
 from forkyard.coordinator.own_access import OwnAccess
-from forkyard.errors import ForkyardError, NotFoundError, StoreError
+from forkyard.errors import ForkyardError, NotFoundError
 from forkyard.evaluation.evaluator import Evaluator
 from forkyard.evaluation.ranking import rank
 from forkyard.gateway.egress.supervisor import EgressSupervisor
@@ -46,20 +36,16 @@ from forkyard.promotion.apply import Applications
 from forkyard.promotion.contents import StoredContents
 from forkyard.server.access import ModelAccess, read_settings
 from forkyard.server.building import TemplateBuilds
-from forkyard.server.candidates import SCRATCH_PREFIX, Candidates
+from forkyard.server.candidates import Candidates
 from forkyard.server.collecting import AttemptCollector
-from forkyard.server.endpoint import listen
 from forkyard.server.lifetimes import Lifetimes
 from forkyard.server.presence import Presence
 from forkyard.server.secrets import SecretKeeper
-from forkyard.server.serve import serve as answer
 from forkyard.server.services import Services
 from forkyard.server.sessions import Sessions, is_a_persons
 from forkyard.server.submission import Submission
 from forkyard.shim import cgroups
 from forkyard.shim.hierarchies import detect
-from forkyard.shim.id_maps import own_map
-from forkyard.shim.ids import IDS
 from forkyard.store.blobs import Blobs
 from forkyard.store.journal import Journal
 from forkyard.store.reserve import Reserve
@@ -69,14 +55,10 @@ from forkyard.workspace.agent_folders import sweep
 from forkyard.workspace.agent_install import Agents, recipe_of
 from forkyard.workspace.egress import has_allowlist_up
 from forkyard.workspace.fleet import LocalFleet
-from forkyard.workspace.images import SCRATCH_PREFIX as IMAGE_SCRATCH
 from forkyard.workspace.images import SEARCH_PATH, Images
 from forkyard.workspace.snapshots import Snapshots
 from forkyard.workspace.templates import Templates
 from forkyard.workspace.workspaces import Workspaces
-
-LOCK_PATIENCE_SECONDS = 15.0
-"""A server that is just exiting lets go of the state directory within this time."""
 
 RESERVE_SECONDS = 60.0
 """Between two looks whether the room for the journal that was given up can be kept again."""
@@ -315,145 +297,3 @@ def _value(secrets: Secrets, name: str) -> str | None:
         return secrets.get(name)
     except NotFoundError:
         return None
-
-
-def open_journal(layout: Layout, clock: Clock) -> Journal:
-    """Open the journal; a server that is just exiting is waited for.
-
-    Raises:
-        StoreError: Held by a live server, damaged, or of another format.
-    """
-    reserve = Reserve(layout.reserve)
-    reserve.release_when_full()
-    prepare(layout)
-    deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
-    while True:
-        try:
-            journal = Journal.open(layout.database, clock, reserve=reserve)
-        except StoreError as error:
-            if "held by" not in error.message or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        else:
-            reserve.keep()
-            if IDS.is_rootless:
-                remember(layout)
-            return journal
-
-
-def prepare(layout: Layout) -> None:
-    """Make the state directory, and refuse one of another format.
-
-    Raises:
-        StoreError: It cannot be made, or a newer version wrote it.
-    """
-    try:
-        make_directory(layout.home)
-        make_directory(layout.run)
-        layout.run.chmod(0o700)
-        marker = layout.home / "format"
-        is_new = not marker.exists()
-        if is_new:
-            write_file(marker, f"{FORMAT_VERSION}\n".encode())
-        found = marker.read_text().strip()
-        mode = _mode_of(layout, is_new=is_new)
-        for prefix in (SCRATCH_PREFIX, IMAGE_SCRATCH):
-            for leftover in layout.run.glob(f"{prefix}*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-    except OSError as error:
-        raise StoreError(
-            f"cannot use the state directory {layout.home}: {error.strerror or error}",
-            hint="Set FORKYARD_HOME to a directory that you may write.",
-        ) from error
-    if found != str(FORMAT_VERSION):
-        raise StoreError(
-            f"cannot use the state directory {layout.home}: it has format {found!r}, this version"
-            f" reads {FORMAT_VERSION}",
-            hint="Use the version of Forkyard that made it, or another FORKYARD_HOME.",
-        )
-    if mode != _own_mode():
-        raise _other_mode(layout, mode)
-
-
-def _own_mode() -> str:
-    if not IDS.is_rootless:
-        return "root"
-    return "\n".join(["rootless", *(" ".join(line.split()) for line in own_map().splitlines())])
-
-
-def _mode_of(layout: Layout, *, is_new: bool) -> str:
-    """Read in which mode the files were written; a new directory is of ours."""
-    if is_new:
-        write_file(layout.mode, f"{_own_mode()}\n".encode())
-    return layout.mode.read_text().strip() if layout.mode.exists() else "root"
-
-
-def _other_mode(layout: Layout, mode: str) -> StoreError:
-    theirs, ours = mode.split("\n", maxsplit=1)[0], _own_mode().split("\n")[0]
-    if theirs == ours:
-        return StoreError(
-            f"cannot use the state directory {layout.home}: its files belong to other sub-ids than"
-            " this user's now",
-            hint="Give the user the range back that /etc/subuid had, or use another FORKYARD_HOME.",
-        )
-    user = "the user whose it is" if theirs == "rootless" else "root"
-    return StoreError(
-        f"cannot use the state directory {layout.home}: its files are of mode {theirs}, and this"
-        f" server runs in mode {ours}",
-        hint=f"Run forkyard as {user}, or set FORKYARD_HOME to another directory.",
-    )
-
-
-def serve(
-    home: Path, *, idle_seconds: float | None, announce: Callable[[str], None], is_foreground: bool
-) -> None:
-    """Run the server of this installation until it is asked to stop.
-
-    Raises:
-        StoreError: Another server holds the state directory, or it cannot be used.
-    """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    masker = Masker()
-    mask_log(masker)
-    # A core file would hold every key; what is started from here may raise it again for itself.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    layout = Layout(home)
-    clock = SystemClock()
-    journal = open_journal(layout, clock)
-    # What is loaded by now stays: the collector need not walk it between a request and its answer.
-    gc.collect()
-    gc.freeze()
-
-    def ready() -> None:
-        if is_foreground:
-            announce(f"Serving {layout.home}; Ctrl-C stops it, sandboxes go on.")
-
-    try:
-        asyncio.run(_serve(layout, clock, journal, masker, idle_seconds, ready))
-    finally:
-        journal.close()
-
-
-async def _serve(
-    layout: Layout,
-    clock: Clock,
-    journal: Journal,
-    masker: Masker,
-    idle_seconds: float | None,
-    on_ready: Callable[[], None],
-) -> None:
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with assemble(
-        layout, clock, journal=journal, stopping=stopping, masker=masker
-    ) as services:
-        listener = listen(layout.api_socket)
-        try:
-            await answer(services, listener, idle_seconds=idle_seconds, on_ready=on_ready)
-        finally:
-            # Nobody else can have put another one there: the lock is still ours.
-            with contextlib.suppress(FileNotFoundError):
-                layout.api_socket.unlink()
