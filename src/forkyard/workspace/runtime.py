@@ -25,6 +25,12 @@ from forkyard.workspace.interface import Isolation, SandboxSpec
 from forkyard.workspace.limits import disk_protections
 
 RUNTIMES = ("crun", "runc")
+_OPTIONAL = {
+    "skopeo": "templates have no image but `host`",
+    "buildah": "no image is built from a Containerfile",
+    "slirp4netns": "no network is `open`, that of a build's tasks included",
+}
+"""Program -> what is not to be had without it."""
 _PROBE_SECONDS = 20.0
 _PROBE_LAYER = LayerId("lay_000000000000")
 _PROBE_LIMITS = Limits(memory_bytes=256 * 1024**2, processes=64, cpu_millicores=1000)
@@ -117,7 +123,7 @@ class RuntimeProbe:
                 runtime=f"{name} {version}",
                 storage_mode=_STORAGE,
                 protections=_protections(),
-                notes=(*problems, *_weaker()),
+                notes=(*problems, *_weaker(), *absent_programs(SEARCH_PATH)),
                 digest=digest,
             )
         return Isolation(runtime=None, storage_mode="none", problems=tuple(problems))
@@ -191,6 +197,15 @@ def _weaker() -> tuple[str, ...]:
         " the user (systemd: `Delegate=yes`), or run as root"
     )
     return (words,)
+
+
+def absent_programs(search_path: str) -> tuple[str, ...]:
+    """Say what cannot be asked for here, since a program for it is not installed."""
+    return tuple(
+        f"{name} is not installed: {without}; install the package {name}"
+        for name, without in _OPTIONAL.items()
+        if shutil.which(name, path=search_path) is None
+    )
 
 
 def _protections() -> dict[str, str]:
