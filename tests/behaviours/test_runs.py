@@ -10,6 +10,8 @@ import pytest
 
 from behaviours.yard import GIT, Yard
 
+pytestmark = pytest.mark.deep
+
 FIX = "good=echo fixed > state"
 IDLE = "idle=true"
 CHECK = "sh tests/check.sh"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from behaviours.yard import Box, Yard
+
+pytestmark = pytest.mark.deep
 
 
 def server_of(yard: Yard) -> int:

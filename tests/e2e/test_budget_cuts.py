@@ -49,6 +49,7 @@ def yard(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("driver", first(*AGENTS))
 def test_failure_is_the_budgets_when_its_limit_cut_the_agents_answer(
     yard: ModelYard, driver: str

@@ -472,6 +472,7 @@ def test_an_agent_that_cannot_start_has_its_own_exit_code(
     assert "could not start" in done.stdout
 
 
+@pytest.mark.deep
 def test_a_followed_run_ends_well_though_its_server_is_killed_twice(
     module_home: Path, repository: Path
 ) -> None:

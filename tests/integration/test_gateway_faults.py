@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from forkyard.gateway.interface import Outcome
 from gateways import CANARY, PATIENCE, Yard, grant_for, settings_for, yard
@@ -111,6 +112,7 @@ def test_each_fault_has_its_class_and_its_booking_when_it_is_the_providers(
     asyncio.run(go())
 
 
+@pytest.mark.deep
 def test_patience_shrinks_when_a_provider_stalls_again_and_again(
     home: Path, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_runs_made_by_themselves_goes_and_their_work_stays(tmp_path: Path, 
     assert quick(repository)["evaluation"]["verdict"] == "solved"
 
 
+@pytest.mark.deep
 def test_what_a_person_named_or_stands_on_stays(tmp_path: Path, home: Path) -> None:
     """A workspace that somebody forked from a run's snapshot keeps that snapshot."""
     repository = make_repository(tmp_path / "repo")

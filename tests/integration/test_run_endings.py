@@ -160,6 +160,7 @@ def test_cancelled_run_keeps_log_and_candidate(tmp_path: Path) -> None:
     assert alive(marker) == []
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("home")
 def test_interrupt_cancels_the_run_and_keeps_its_results(tmp_path: Path) -> None:
     """Ctrl-C at a watched run: the attempts end, the result is printed, the status is 130."""

@@ -103,6 +103,7 @@ def test_nothing_is_left_when_a_spare_is_stopped(home: Path) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.deep
 def test_a_spare_goes_by_itself_when_its_server_is_gone(home: Path) -> None:
     """Nobody knows any more what it was for; there is nothing in it to lose."""
 

@@ -57,6 +57,7 @@ async def ask(handover: Handover) -> tuple[int, bytes]:
             return CUT, b""
 
 
+@pytest.mark.deep
 async def test_a_stream_is_cut_when_it_never_ends(home: Path) -> None:
     """Pings alone are borne for a while, events for longer, and neither for ever."""
     cases = {PING: "the provider was silent for 1 s", EVENT: "the answer took more than 6 s"}

@@ -208,6 +208,7 @@ async def test_a_layer_is_refused_when_it_unpacks_to_too_much(
     await refuse(yard, tmp_path / "behind", "more than may be unpacked", limits=LIMITS)
 
 
+@pytest.mark.deep
 async def test_a_layer_is_refused_when_a_header_claims_gigabytes(
     yard: Station, tmp_path: Path
 ) -> None:
