@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forkyard.base.durable import make_directory, sync_directory
+from forkyard.base.placement import spread_folders
 from forkyard.base.removal import empty_trash, move_to_trash
 from forkyard.config import Layout
 from forkyard.errors import ConflictError, WorkspaceError
@@ -71,6 +72,8 @@ class Layers:
         """Make the folders that layers, workspaces and removed things live in."""
         for path in (self._layout.layers, self._layout.workspaces, self._layout.trash):
             make_directory(path)
+        spread_folders(self._layout.layers)
+        spread_folders(self._layout.workspaces)
 
     def path(self, layer: LayerId) -> Path:
         """Name the place of a layer that is whole."""
