@@ -45,18 +45,21 @@ def groups_of(parent: Path) -> set[int]:
 
 
 def test_workspaces_and_layers_begin_in_parts_of_the_disk_of_their_own(ext4: Path) -> None:
+    """Both of them do, and the trash, which nobody told, does not."""
     layout = Layout(ext4)
     Layers(layout).prepare()
     assert len(groups_of(layout.workspaces)) > 1
     assert len(groups_of(layout.layers)) > 1
-    assert len(groups_of(layout.trash)) == 1, "what ext4 does of itself is what is mended here"
+    assert len(groups_of(layout.trash)) == 1
 
 
 def test_it_may_be_said_twice(ext4: Path) -> None:
+    """As every start of a server does."""
     spread_folders(ext4)
     spread_folders(ext4)
     assert len(groups_of(ext4)) > 1
 
 
 def test_a_file_system_that_knows_no_parts_is_left_as_it_is() -> None:
+    """Nothing is raised there."""
     spread_folders(Path("/dev/shm"))
