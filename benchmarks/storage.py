@@ -20,7 +20,7 @@ from benchmarks.ours import must
 from benchmarks.trees import path_of
 from forkyard.config import Layout
 from forkyard.model.ids import WorkspaceId
-from forkyard.shim.main import QUIET_SECONDS
+from forkyard.shim.ahead import QUIET_SECONDS
 
 if TYPE_CHECKING:
     from benchmarks.__main__ import Bench

@@ -35,6 +35,7 @@ class FakeFleet:
     scripts: list[Scripted] = field(default_factory=list)
     started: list[SandboxSpec] = field(default_factory=list)
     executed: list[ExecSpec] = field(default_factory=list)
+    made_ready: list[ExecSpec] = field(default_factory=list)
     start_errors: list[WorkspaceError] = field(default_factory=list)
     """Each fails one start."""
     stop_errors: list[WorkspaceError] = field(default_factory=list)
@@ -113,6 +114,16 @@ class FakeFleet:
             self._results[key] = asyncio.get_running_loop().create_future()
             self._begin(spec)
         return await asyncio.shield(self._results[key])
+
+    def hold(self, spec: ExecSpec, *, epoch: int) -> None:
+        """Remember what was made ready."""
+        if (found := self._sandboxes.get(spec.workspace)) is not None and found.epoch == epoch:
+            self.made_ready.append(spec)
+
+    def drop(self, spec: ExecSpec, *, epoch: int) -> None:
+        """Forget it."""
+        if spec in self.made_ready:
+            self.made_ready.remove(spec)
 
     def _begin(self, spec: ExecSpec) -> None:
         self.executed.append(spec)

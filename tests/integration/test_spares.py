@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forkyard.model.workspace import Limits
-from forkyard.shim import cgroups, main
+from forkyard.shim import ahead, cgroups, main
 from forkyard.shim.hierarchies import detect
 from forkyard.shim.main import PID_FILE
 from forkyard.workspace.fleet import LocalFleet
@@ -141,15 +141,15 @@ def test_what_waits_for_a_command_goes_when_none_comes_and_the_next_one_runs(hom
                 names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children}
                 return [pid for pid, name in names.items() if name == "forkyard-spawn\n"]
 
-            async with asyncio.timeout(main.QUIET_SECONDS):
+            async with asyncio.timeout(ahead.QUIET_SECONDS):
                 while len(waiting()) < 2:
                     await asyncio.sleep(0.01)
-            async with asyncio.timeout(main.QUIET_SECONDS + 30):
+            async with asyncio.timeout(ahead.QUIET_SECONDS + 30):
                 while len(waiting()) > 1:
                     await asyncio.sleep(0.1)
-            assert (await box.sh("echo two; sleep 0.1 & wait; echo three")).stdout == (
-                "two\nthree\n"
-            )
+            two = box.command("echo two; sleep 0.1 & wait; echo three")
+            fleet.hold(two, epoch=spec.epoch)  # made and held at once
+            assert (await box.run(two)).stdout == "two\nthree\n"
             async with asyncio.timeout(30):
                 while len(waiting()) < 2:
                     await asyncio.sleep(0.01)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from forkyard.shim import kernel
 from forkyard.shim.cgroups import SandboxGroup
 from forkyard.shim.marks import MarkedProcesses
-from forkyard.shim.orders import Command
+from forkyard.shim.orders import Command, command_of
 from forkyard.shim.protocol import Message
 from forkyard.shim.records import EXIT_RECORD, STDERR, STDOUT, write_record
-from forkyard.shim.spawner import Refusal, Spawner
+from forkyard.shim.spawner import Held, Refusal, Spawner
 
 CHUNK_BYTES = 256 * 1024
 DESK = ".next"
@@ -159,6 +159,11 @@ class Desk:
         self.stdout, self.stderr = streams
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
+    @property
+    def streams(self) -> tuple[int, int, int]:
+        """What a command that reads nothing gets as its 0, 1 and 2."""
+        return self.null, self.stdout.write_end, self.stderr.write_end
+
     def assign(self, name: str, output_bytes: int) -> None:
         """Give it to an exec of that name.
 
@@ -182,8 +187,9 @@ class RunningExec:
         group: SandboxGroup | MarkedProcesses,
         spawner: Spawner,
         capabilities: int = 0,
+        held: Held | None = None,
     ) -> None:
-        """Start the command; `pid` is None where it could not be."""
+        """Start the command, which may be held; `pid` is None where it could not be."""
         self.id: str = spec["id"]
         self.keep_background: bool = spec["keep_background"]
         self.grace_seconds: float = spec["grace_seconds"]
@@ -209,23 +215,18 @@ class RunningExec:
         self.input: Input | None = None
         if self.is_attended and not self.is_terminal:
             _widen(self.stdout.read_end)
-        command = Command(
-            argv=spec["argv"],
-            variables=spec["variables"],
-            directory=spec["working_directory"],
-            user=spec["user"],
-            file_bytes=spec.get("file_bytes"),
-            terminal=terminal,
-            capabilities=capabilities,
-            copy=spec.get("copy"),
-        )
+        command = command_of(spec, capabilities)
         source = desk.null
         if spec.get("has_input", False) and not self.is_terminal:
             os.close(desk.null)
             source, ours = os.pipe2(os.O_CLOEXEC)
             _widen(ours)
             self.input = Input(ours)
-        outcome = spawner.spawn(command, (source, self.stdout.write_end, self.stderr.write_end))
+        streams = (source, self.stdout.write_end, self.stderr.write_end)
+        if held is None:
+            outcome = spawner.spawn(command, streams)
+        else:
+            outcome = spawner.release(held, command, streams)
         os.close(source)
         self.stdout.started()
         self.stderr.started()

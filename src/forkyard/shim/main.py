@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 
 from forkyard.shim import connect, protocol
+from forkyard.shim.ahead import Ahead
 from forkyard.shim.attach import Attachments
 from forkyard.shim.disk import DiskWatch
-from forkyard.shim.execs import Desk, RunningExec, lost_result
+from forkyard.shim.execs import RunningExec, lost_result
 from forkyard.shim.freezer import Freezer
 from forkyard.shim.listeners import Handover
 from forkyard.shim.protocol import Message
@@ -29,12 +30,6 @@ SOCKET = "shim.sock"
 PID_FILE = "shim.pid"
 _EMPTY_POLL_SECONDS = 0.002
 """How often a killed exec's group is asked whether it is empty; v1 offers no event for it."""
-_BUSY_SECONDS = 0.02
-"""A command that was just started needs the processor more than the next one's preparation; most
-are over by then."""
-QUIET_SECONDS = 10.0
-"""Without a command for so long, the process that was made ahead for one goes: it is a quarter of
-an idle sandbox's memory, and saves three milliseconds."""
 FORSAKEN_SECONDS = 10.0
 _LINGER_SECONDS = 0.5
 """After `stopped`, how long to wait for the answer to be read before going."""
@@ -58,11 +53,7 @@ class Shim:
         self._over = False
         self._first = first
         self._disk: DiskWatch | None = None
-        self._desk: Desk | None = None
-        self._prepare_at: float | None = None
-        """When to make ahead what the next command needs, in monotonic seconds."""
-        self._quiet_at: float | None = None
-        """When to let that go again."""
+        self._ahead = Ahead(self._sandbox, self._execs_folder, spec["capabilities"])
         self._is_furnished = False
         self._alone_since = time.monotonic()
 
@@ -85,9 +76,8 @@ class Shim:
                 self._sandbox.unmake()
             return 1
         self._watch(listener.fileno(), lambda: self._accept_new(listener))
-        self._sandbox.spawner.prepare(at_once=self._is_furnished)
+        self._ahead.begin(at_once=self._is_furnished)
         self._tell_all(self._hello())
-        self._prepare_at = time.monotonic() if not self._is_furnished else self._later()
         for handover in self._sandbox.handovers:
             self._hand_over(handover)
         while not self._over:
@@ -176,6 +166,7 @@ class Shim:
                 waiting.discard(connection)
             connection.close()
             self._alone_since = time.monotonic()
+            self._ahead.drop(owner=connection)
             if self._freezer.owner is connection:
                 self._thaw()
 
@@ -190,16 +181,10 @@ class Shim:
             self._tell(connection, message)
 
     def _handle(self, connection: socket.socket, message: Message) -> None:
-        if self._freezer.is_frozen and message["op"] in ("exec", "kill"):
-            self._freezer.waiting.append((connection, message))
+        if message["op"] in ("hold", "drop", "exec", "kill"):
+            self._handle_exec(connection, message)
             return
         match message["op"]:
-            case "exec":
-                self._exec(connection, message["spec"])
-            case "kill":
-                one = self._execs.get(message["exec"])
-                if one is not None:
-                    one.ask_to_end("killed", message.get("detail"), message["grace"])
             case "furnish":
                 self._furnish_later(connection, message["layers"])
             case "freeze":
@@ -216,8 +201,27 @@ class Shim:
             case _:
                 pass
 
+    def _handle_exec(self, connection: socket.socket, message: Message) -> None:
+        if self._freezer.is_frozen:
+            # One that is not held now is made ready when it is asked for.
+            if message["op"] in ("exec", "kill"):
+                self._freezer.waiting.append((connection, message))
+            return
+        match message["op"]:
+            case "hold" if self._is_furnished:
+                self._ahead.hold(connection, message["spec"])
+            case "drop":
+                self._ahead.drop(name=message["exec"])
+            case "exec":
+                self._exec(connection, message["spec"])
+            case "kill" if (one := self._execs.get(message["exec"])) is not None:
+                one.ask_to_end("killed", message.get("detail"), message["grace"])
+            case _:
+                pass
+
     def _freeze(self, connection: socket.socket, seconds: float) -> None:
         trouble = None
+        self._ahead.drop()  # what is frozen does not end
         try:
             self._freezer.freeze(connection, seconds)
         except OSError as error:
@@ -252,7 +256,7 @@ class Shim:
         self._waiting.setdefault(name, set()).add(connection)
         if name not in self._execs:
             try:
-                one = self._start(spec)
+                one = self._ahead.start(spec)
             except FileExistsError:
                 # A shim before this one started it and died: never run it a second time.
                 self._refuse(connection, name, "the sandbox it ran in died")
@@ -263,39 +267,6 @@ class Shim:
             self._execs[name] = one
             self._attachments.begin(one)
         self._settle(self._execs[name])
-
-    def _start(self, spec: Message) -> RunningExec:
-        self._prepare_at, self._quiet_at = self._later(), None
-        desk, self._desk = self._desk or Desk(self._execs_folder), None
-        try:
-            desk.assign(spec["id"], spec["output_bytes"])
-        except OSError:
-            self._desk = desk
-            raise
-        return RunningExec(
-            spec,
-            desk=desk,
-            group=self._sandbox.group,
-            spawner=self._sandbox.spawner,
-            capabilities=self._spec["capabilities"] if spec["user"] == 0 else 0,
-        )
-
-    @staticmethod
-    def _later() -> float:
-        return time.monotonic() + _BUSY_SECONDS
-
-    def _prepare_next(self) -> None:
-        """Make ahead what the next command needs; one that cannot be is told when it is needed."""
-        self._prepare_at = None
-        # A later command is not to be told of what struck before it.
-        self._sandbox.group.memory_kills()
-        with contextlib.suppress(OSError):
-            self._sandbox.spawner.prepare()
-        if self._desk is None:
-            with contextlib.suppress(OSError):
-                self._desk = Desk(self._execs_folder)
-        if self._is_furnished:
-            self._quiet_at = time.monotonic() + QUIET_SECONDS
 
     def _refuse(self, connection: socket.socket, name: str, detail: str) -> None:
         self._waiting.pop(name, None)
@@ -310,8 +281,7 @@ class Shim:
         # Who waits is told first: making a file may have to wait for the disk.
         one.keep()
         self._attachments.forget_closed(one)
-        if self._prepare_at is not None:
-            self._prepare_at = time.monotonic()
+        self._ahead.hurry()
 
     def _woken(self, wake: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -354,7 +324,7 @@ class Shim:
             times.append(now + _EMPTY_POLL_SECONDS)
         if self._disk is not None:
             times.append(self._disk.next_look)
-        times += [when for when in (self._prepare_at, self._quiet_at) if when is not None]
+        times += self._ahead.next_ticks()
         if (when := self._attachments.next_tick()) is not None:
             times.append(when)
         if self._is_forsaken:
@@ -383,12 +353,7 @@ class Shim:
         if self._disk is not None and now >= self._disk.next_look and self._disk.look(now):
             for one in self._running():
                 one.ask_to_end("disk-limit", self._disk.words, 0.0)
-        if self._prepare_at is not None and now >= self._prepare_at:
-            self._prepare_next()
-        if self._quiet_at is not None and now >= self._quiet_at:
-            self._quiet_at = None
-            with contextlib.suppress(OSError):
-                self._sandbox.spawner.let_go()
+        self._ahead.tick(now, is_furnished=self._is_furnished)
         self._hand_over_again(now)
         if self._is_forsaken and now >= self._alone_since + FORSAKEN_SECONDS:
             with contextlib.suppress(OSError):

@@ -31,6 +31,22 @@ class Command(NamedTuple):
     """Direction and path: nothing is executed, but files are copied (shim/copying.py)."""
     capabilities: int = 0
     """What it keeps: nothing, but as root of a workspace with an image."""
+    is_held: bool = False
+    """Whether it waits, with everything done but the execution, for one more byte."""
+
+
+def command_of(spec: Message, capabilities: int) -> Command:
+    """Read what a server wants executed."""
+    return Command(
+        argv=spec["argv"],
+        variables=spec["variables"],
+        directory=spec["working_directory"],
+        user=spec["user"],
+        file_bytes=spec.get("file_bytes"),
+        terminal=spec.get("terminal"),
+        capabilities=capabilities,
+        copy=spec.get("copy"),
+    )
 
 
 def send(channel: socket.socket, message: Message, descriptors: Sequence[int]) -> None:

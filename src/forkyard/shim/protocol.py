@@ -9,6 +9,9 @@ Server to fork-server, first line of a connection:
 Server to shim:
 
     {"op": "exec", "spec": {...}}      answered with "ended" when it is over; known ids attach
+    {"op": "hold", "spec": {...}}      makes it ready up to its execution, which "exec" of the same
+                                       begins; forgotten where the connection ends first
+    {"op": "drop", "exec": ID}         forgets one that is held
     {"op": "kill", "exec": ID, "grace": SECONDS}
     {"op": "furnish", "layers": [...]} answered with "furnished"; for one that was made ahead
     {"op": "freeze", "seconds": N}     answered with "frozen"; until "thaw", so long at most, and no

@@ -39,6 +39,14 @@ class Started(NamedTuple):
     """Our end of its terminal, where it has one."""
 
 
+class Held(NamedTuple):
+    """A command that has everything, and executes when it is told so."""
+
+    pid: int
+    group: str
+    channel: socket.socket
+
+
 class Refusal(NamedTuple):
     """Why a command did not start: at which stage, and errno."""
 
@@ -166,33 +174,67 @@ class Spawner:
                 return outcome
         return Refusal("join", errno.EIO)
 
+    def hold(self, command: Command, streams: tuple[int, int, int]) -> Held | None:
+        """Give a command to the process that waits for one, up to the point of execution.
+
+        Returns:
+            What `release` or `drop` takes; None where that failed, which `spawn` will tell.
+        """
+        given = self._give(command._replace(is_held=True), streams)
+        return None if isinstance(given, Refusal) else given
+
+    def release(
+        self, held: Held, command: Command, streams: tuple[int, int, int]
+    ) -> Started | Refusal:
+        """Let a held command execute; `spawn` the same one where it was killed meanwhile."""
+        with contextlib.suppress(ConnectionError):
+            held.channel.send(b"\n")
+        return self._outcome(held) or self.spawn(command, streams)
+
+    def drop(self, held: Held) -> None:
+        """End a held command, which has not begun."""
+        assert self._group is not None  # noqa: S101 - it was prepared in a group of it
+        held.channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(held.pid, 0)
+        self._group.remove_exec(held.group)
+
     def _spawn(self, command: Command, streams: tuple[int, int, int]) -> Started | Refusal | None:
+        given = self._give(command, streams)
+        return given if isinstance(given, Refusal) else self._outcome(given)
+
+    def _give(self, command: Command, streams: tuple[int, int, int]) -> Held | Refusal:
         self.prepare(at_once=True)
         assert self._next is not None  # noqa: S101 - just prepared
         assert self._group is not None  # noqa: S101 - as above
         (name, waiting), self._next = self._next, None
-        with waiting:
-            answer = self._answer()
-            if "errno" in answer:
-                self._group.remove_exec(name)
-                return Refusal("join", answer["errno"])
-            self._group.mark(name, answer["pid"])
-            words, masters = b"", list[int]()
-            with contextlib.suppress(ConnectionError):
-                send(waiting, command._asdict(), streams)
-                while True:
-                    chunk, received = receive_rights(waiting, 64)
-                    masters += received
-                    words += chunk
-                    if not chunk:
-                        break
+        answer = self._answer()
+        if "errno" in answer:
+            waiting.close()
+            self._group.remove_exec(name)
+            return Refusal("join", answer["errno"])
+        self._group.mark(name, answer["pid"])
+        with contextlib.suppress(ConnectionError):
+            send(waiting, command._asdict(), streams)
+        return Held(answer["pid"], name, waiting)
+
+    def _outcome(self, given: Held) -> Started | Refusal | None:
+        assert self._group is not None  # noqa: S101 - it was prepared in a group of it
+        words, masters = b"", list[int]()
+        with given.channel, contextlib.suppress(ConnectionError):
+            while True:
+                chunk, received = receive_rights(given.channel, 64)
+                masters += received
+                words += chunk
+                if not chunk:
+                    break
         if words == EXECUTING:
-            return Started(answer["pid"], name, *masters)
+            return Started(given.pid, given.group, *masters)
         for master in masters:
             os.close(master)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(answer["pid"], 0)
-        self._group.remove_exec(name)
+            os.waitpid(given.pid, 0)
+        self._group.remove_exec(given.group)
         if not words:
             return None  # it was killed while it waited, by the memory limit: try another one
         stage, number = words.removeprefix(EXECUTING).split(b":")

@@ -187,7 +187,9 @@ class Execs:
             changes = [Change(entity=mine, note="exec", expect=None)]
             if fresh:
                 changes.insert(0, Change(entity=row, note="start"))
-            await self._journal.append_all(changes)
+                await self._journal.append_all(changes)
+            else:
+                await self._write_down(mine, row)
             self._open.setdefault(workspace, set()).add(spec.id)
             self.touched[workspace] = self._clock.monotonic()
             if fresh:
@@ -199,6 +201,22 @@ class Execs:
         if fresh:
             self._background.spawn(self.say_running(row))
         return await self._begin(mine, row)
+
+    async def _write_down(self, mine: Exec, row: Workspace) -> None:
+        """Journal a command, which its sandbox makes ready meanwhile."""
+        held = self._with_secrets(mine.spec) if self.ready(row) is None else None
+        if held is not None:
+            self._fleet.hold(held, epoch=row.epoch)
+        try:
+            await self._journal.append(mine, "exec", expect=None)
+        except BaseException:
+            if held is not None:
+                self._fleet.drop(held, epoch=row.epoch)
+            raise
+
+    def _with_secrets(self, spec: ExecSpec) -> ExecSpec:
+        secrets = self._secrets.get(spec.id)
+        return replace(spec, variables={**spec.variables, **secrets}) if secrets else spec
 
     async def _run_in_coming(self, spec: ExecSpec, coming: Workspace) -> Exec:
         """Run where the sandbox is on its way: the journal is written meanwhile."""
@@ -263,9 +281,8 @@ class Execs:
                 await self._journal.append(running, "started", expect=starting)
 
     async def _await_end(self, row: Exec) -> Exec:
-        spec = row.spec
-        if secrets := self._secrets.pop(spec.id, None):
-            spec = replace(spec, variables={**spec.variables, **secrets})
+        spec = self._with_secrets(row.spec)
+        self._secrets.pop(spec.id, None)
         try:
             result = await self._fleet.exec(spec, epoch=row.epoch)
         except ForkyardError as error:

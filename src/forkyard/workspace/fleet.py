@@ -218,6 +218,18 @@ class LocalFleet:
             if recorded is not None:
                 return recorded
 
+    def hold(self, spec: ExecSpec, *, epoch: int) -> None:
+        """Have a command made ready; see `Fleet.hold`."""
+        shim = self._shims.get(spec.workspace)
+        if shim is not None and shim.epoch == epoch and shim.is_furnished and _is_plain(spec):
+            shim.send({"op": "hold", "spec": exec_document(spec, disk_bytes=shim.disk_bytes)})
+
+    def drop(self, spec: ExecSpec, *, epoch: int) -> None:
+        """Forget a command that was held; see `Fleet.drop`."""
+        shim = self._shims.get(spec.workspace)
+        if shim is not None and shim.epoch == epoch:
+            shim.send({"op": "drop", "exec": spec.id})
+
     async def kill_exec(
         self, workspace: WorkspaceId, exec_id: ExecId, *, epoch: int, grace_seconds: float = 5.0
     ) -> None:
@@ -401,3 +413,9 @@ def _without_files(spec: SandboxSpec) -> SandboxSpec:
     """Give what of a spec a sandbox must be made for; the rest comes with files and commands."""
     environment = replace(spec.environment, variables={}, host_packages=None)
     return replace(spec, layers=(), environment=environment)
+
+
+def _is_plain(spec: ExecSpec) -> bool:
+    """Say whether nobody but its files is attached to a command."""
+    is_attached = spec.has_input or spec.attended or spec.terminal is not None
+    return not is_attached and spec.copy is None

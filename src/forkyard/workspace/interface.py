@@ -98,6 +98,17 @@ class Fleet(Protocol):
         """Run one command and wait for its end, or attach to it if it was started before."""
         ...
 
+    def hold(self, spec: ExecSpec, *, epoch: int) -> None:
+        """Have a command made ready that `exec` of the same one will begin; never waits or fails.
+
+        Nothing of it runs before that. It is forgotten where the server ends first.
+        """
+        ...
+
+    def drop(self, spec: ExecSpec, *, epoch: int) -> None:
+        """Forget a command that was held: `exec` of it will not come."""
+        ...
+
     async def kill_exec(self, workspace: WorkspaceId, exec_id: ExecId, *, epoch: int) -> None:
         """End one exec and everything it left behind: TERM, grace, KILL. Idempotent."""
         ...

@@ -347,3 +347,24 @@ async def test_a_second_path_is_shown_when_the_repository_is_a_real_folder(
     await storage.workspaces.start(row.id)
     shown = [spec.environment.repository_source for spec in storage.fleet.started]
     assert shown == ["/home/a/project", None]
+
+
+async def test_a_command_is_made_ready_while_it_is_journalled(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins only when that is durable, and is forgotten where it cannot be."""
+    row = await storage.workspaces.create((await storage.base()).id)
+    await storage.workspaces.exec(row.id, ["true"])
+    append = storage.journal.append
+
+    async def full(entity: object, *rest: object, **options: object) -> None:
+        if isinstance(entity, Exec):
+            assert [spec.argv for spec in storage.fleet.made_ready] == [("false",)]
+            raise ConflictError("no room")
+        await append(entity, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage.journal, "append", full)
+    with pytest.raises(ConflictError):
+        await storage.workspaces.exec(row.id, ["false"])
+    assert storage.fleet.made_ready == []
+    assert [spec.argv for spec in storage.fleet.executed] == [("true",)]
