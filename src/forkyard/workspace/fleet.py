@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from forkyard.config import Layout
 from forkyard.errors import WorkspaceError
 from forkyard.model.execution import ExecResult, ExecSpec
 from forkyard.model.ids import ExecId, WorkspaceId
-from forkyard.shim import cgroups, kernel
+from forkyard.shim import cgroups
 from forkyard.shim.hierarchies import detect
 from forkyard.shim.main import PID_FILE, SOCKET
 from forkyard.shim.protocol import Message
@@ -31,9 +29,10 @@ from forkyard.workspace.fork_server import ForkServer
 from forkyard.workspace.interface import Isolation, Line, RunningSandbox, SandboxSpec
 from forkyard.workspace.runtime import RUNTIMES, Runtime, RuntimeProbe
 from forkyard.workspace.shims import (
+    STOP_SECONDS,
     Shim,
+    end_process,
     interrupted,
-    is_shim_of,
     last_words,
     open_connection,
     read_message,
@@ -41,8 +40,6 @@ from forkyard.workspace.shims import (
 )
 
 _START_SECONDS = 60.0
-_STOP_SECONDS = 60.0
-"""Unmounting flushes what the workspace wrote; a slow disk may take this long."""
 
 
 class LocalFleet:
@@ -112,7 +109,7 @@ class LocalFleet:
                         shim.is_furnished = True
                         return True
         await self._stop(shim)
-        await self._end_process(shim.workspace)
+        await end_process(self._layout.sandbox(shim.workspace))
         await self._sweep(shim.workspace, shim.epoch)
         return False
 
@@ -300,7 +297,7 @@ class LocalFleet:
                     epochs.add(shim.epoch)
                 elif (hierarchies := detect()) is not None:
                     cgroups.thaw(hierarchies, f"{workspace}-{epoch}")
-                await self._end_process(workspace)
+                await end_process(self._layout.sandbox(workspace))
             # Of one that a newer sandbox followed nothing but groups can be left.
             for one in epochs:
                 await self._sweep(workspace, one)
@@ -310,33 +307,8 @@ class LocalFleet:
         with contextlib.suppress(OSError):
             shim.send({"op": "stop"})
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 await shim.closed.wait()
-
-    async def _end_process(self, workspace: WorkspaceId) -> None:
-        """Kill a shim that does not answer, and wait until it and its mounts are gone."""
-        sandbox = self._layout.sandbox(workspace)
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((sandbox / PID_FILE).read_text(encoding="ascii"))
-            descriptor = kernel.pidfd_open(pid)
-            try:
-                if not is_shim_of(pid, sandbox):
-                    return
-                loop = asyncio.get_running_loop()
-                gone = asyncio.Event()
-                loop.add_reader(descriptor, gone.set)
-                try:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(1.0):
-                            await gone.wait()  # it said `stopped` and is on its way out
-                            return
-                    kernel.pidfd_send_signal(descriptor, signal.SIGKILL)
-                    async with asyncio.timeout(_STOP_SECONDS):
-                        await gone.wait()
-                finally:
-                    loop.remove_reader(descriptor)
-            finally:
-                os.close(descriptor)
 
     async def _sweep(self, workspace: WorkspaceId, epoch: int) -> None:
         hierarchies = detect()

@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from forkyard.model.execution import ExecResult, StopReason
 from forkyard.model.ids import ExecId, WorkspaceId
-from forkyard.shim import protocol
+from forkyard.shim import kernel, protocol
+from forkyard.shim.main import PID_FILE
 from forkyard.shim.protocol import Message
 from forkyard.workspace.interface import SandboxSpec
 
 _LINE_LIMIT_BYTES = protocol.MESSAGE_LIMIT_BYTES
+STOP_SECONDS = 60.0
+"""Unmounting flushes what the workspace wrote; a slow disk may take this long."""
+_GOING_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -115,7 +120,39 @@ def last_words(sandbox: Path) -> str:
     return "its shim died without a word"
 
 
-def is_shim_of(pid: int, sandbox: Path) -> bool:
+async def end_process(sandbox: Path) -> None:
+    """Kill a shim that does not answer, and wait until it and its mounts are gone.
+
+    Args:
+        sandbox: Its folder; where it names no shim that lives, nothing is done.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((sandbox / PID_FILE).read_text(encoding="ascii"))
+        descriptor = kernel.pidfd_open(pid)
+        try:
+            if _is_shim_of(pid, sandbox):
+                await _end(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+async def _end(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOING_SECONDS):
+                await gone.wait()  # it said `stopped` and is on its way out
+                return
+        kernel.pidfd_send_signal(descriptor, signal.SIGKILL)
+        async with asyncio.timeout(STOP_SECONDS):
+            await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _is_shim_of(pid: int, sandbox: Path) -> bool:
     """Tell a shim from a stranger that got its pid: only a shim holds that log open."""
     log = str(sandbox / "shim.log")
     with contextlib.suppress(OSError):
