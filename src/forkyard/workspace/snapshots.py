@@ -36,7 +36,7 @@ from forkyard.workspace import hard_disk
 from forkyard.workspace.flattening import MOST_LAYERS, Flattening, shortened
 from forkyard.workspace.interface import BaseRecorder
 from forkyard.workspace.layers import users_of
-from forkyard.workspace.lineage import lineage
+from forkyard.workspace.lineage import lineage, standing_on
 from forkyard.workspace.live_copy import copy_running
 from forkyard.workspace.sandboxes import UP
 from forkyard.workspace.sealing import Sealing
@@ -325,7 +325,7 @@ class Snapshots:
         return [member for member in derived if member.state is SnapshotState.READY]
 
     def _refuse_when_needed(self, row: Snapshot, family: set[SnapshotId]) -> None:
-        kinds = self._standing_on(row, family)
+        kinds = standing_on(row, family, self._journal.state)
         if kinds:
             who = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")  # noqa: PLR2004 - as many as are named
             stand = "stands" if len(kinds) == 1 else "stand"
@@ -340,28 +340,9 @@ class Snapshots:
             family = {row.id, *(member.id for member in self._derived(row))}
         except ConflictError:
             return True
-        return row.state is SnapshotState.PENDING or bool(self._standing_on(row, family))
-
-    def _standing_on(self, row: Snapshot, family: set[SnapshotId]) -> list[str]:
-        """Name who stands on its topmost layer; whoever only shares lower ones does not count."""
-        state = self._journal.state
-        workspaces = {
-            w.id
-            for w in state.workspaces.values()
-            if w.state is not WorkspaceState.DELETED and w.snapshot in family
-        }
-        snapshots: set[str] = set()
-        if row.layers:
-            # since its layers were merged, those who have the old ones stand on it as before
-            tops = (row.layers[0], *row.flattened[:1])
-            users = [users_of(top, state) for top in tops]
-            workspaces.update(name for one in users for name in one.workspaces)
-            for other in {name for one in users for name in one.snapshots}:
-                # one with the very same layers holds them as well as this one does
-                if other not in family and state.snapshots[other].layers != row.layers:
-                    snapshots.add(state.snapshots[other].name)
-        kinds = [f"workspace {name}" for name in sorted(workspaces)]
-        return kinds + [f"snapshot {name}" for name in sorted(snapshots)]
+        return row.state is SnapshotState.PENDING or bool(
+            standing_on(row, family, self._journal.state)
+        )
 
     async def recover(self) -> None:
         """Bring every pending snapshot of an earlier server to an end; again changes nothing.
