@@ -158,7 +158,7 @@ def test_an_attempt_is_interrupted_and_nothing_is_left_when_its_shim_is_killed(
     until(lambda: bool(list(uppers.glob("*/disk/upper/workspace/repo/begun"))))
     (begun,) = uppers.glob("*/disk/upper/workspace/repo/begun")
     pid = int((uppers / begun.relative_to(uppers).parts[0] / "sandbox/shim.pid").read_text())
-    assert sleepers()
+    until(lambda: bool(sleepers()))
 
     os.kill(pid, signal.SIGKILL)
 
